@@ -1,0 +1,39 @@
+# make help | quickstart | test | lint | bench | data-* | train-* | reproduce-* | clean
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help quickstart install test lint bench clean
+
+help: ## what there is
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
+	touch $(STAMP)
+
+install: $(STAMP) ## create .venv and install salrun with its test tools
+
+$(VENV)/.quick: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $(VENV)/.quick
+
+quickstart: $(VENV)/.quick ## install, run a first experiment, print its verdicts and where the report is
+	$(BIN)/salrun +experiment=smerf_simple_fr scale=laptop
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove what was built (not outputs/, not the store)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

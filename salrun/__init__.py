@@ -1,0 +1,17 @@
+"""salrun: an experiment runner for evaluating saliency maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["evaluate", "explain", "list_methods", "list_metrics"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: `salrun --help` must not import torch.
+    if name in __all__:
+        from salrun import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'salrun' has no attribute '{name}'")

@@ -1,0 +1,6 @@
+"""`python -m salrun`."""
+
+from salrun.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""From a composed config to parts: the only place that instantiates. `check` needs no torch, `build` does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from salrun.errors import SalrunError, near, unknown
+from salrun.signatures import check_parameters
+
+if TYPE_CHECKING:
+    import torch
+
+    from salrun.store import Store
+    from salrun.types import Method, Metric
+    from salrun.views import NamedView
+
+SCALES = ("smoke", "laptop", "paper")
+TARGETS = ("predicted", "label", "least_probable")
+OF_METHOD = ("view", "target", "label")  # keys of a method's config that are not its own parameters
+OF_METRIC = ("view", "variants")
+KEYS = {  # top-level settings: type and allowed values
+    "name": (str, None),
+    "paper": ((str, type(None)), None),
+    "seed": (int, None),
+    "scale": (str, SCALES),
+    "target": (str, TARGETS),
+    "device": (str, None),
+    "precision": (str, ("float32", "float64")),
+    "tile": (int, None),
+    "chunk": ((int, type(None)), None),
+    "threads": ((int, type(None)), None),
+    "keep_maps": (str, ("auto", "all", "none")),
+    "compile": (str, ("auto", "on", "off")),
+    "plan": (bool, None),
+    "report": (bool, None),
+    "data_root": (str, None),
+    "cache_dir": (str, None),
+}
+
+
+@dataclass(frozen=True)
+class MethodPart:
+    """A method as this run uses it."""
+
+    name: str
+    method: Method
+    view: NamedView
+    target: str
+    label: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MetricPart:
+    """One variant of a metric; `view` None means the raw attribution, "method" the method's own view."""
+
+    name: str
+    variant: str
+    metric: Metric
+    view: NamedView | str | None
+    config: dict[str, Any]
+
+
+@dataclass
+class Cell:
+    """One experiment cell: dataset x model x seed, and what is done to it."""
+
+    name: str
+    paper: str | None
+    scale: str
+    seed: int
+    dataset: Any
+    recipe: Any
+    others: dict[str, Any]
+    methods: list[MethodPart]
+    metrics: list[MetricPart]
+    device: torch.device
+    precision: str
+    tile: int
+    chunk: int | None
+    keep_maps: str
+    compile: str
+    shard: tuple[int, int]
+    store: Store
+    config: dict[str, Any] = field(repr=False)
+
+
+# -- without torch ----------------------------------------------------------------------------------------------------
+
+
+def check(cfg: DictConfig) -> dict[str, Any]:
+    """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
+    _check_scale(cfg)
+    OmegaConf.update(cfg, "data_root", os.path.expanduser(str(cfg.data_root)), force_add=True)
+    OmegaConf.update(cfg, "cache_dir", os.path.expanduser(str(cfg.cache_dir)), force_add=True)
+    try:
+        config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as fault:
+        raise SalrunError(f"the config does not resolve at '{fault.full_key}': {str(fault).splitlines()[0]}") from fault
+    for key, (kind, allowed) in KEYS.items():
+        value = config.get(key)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            wanted = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
+            raise SalrunError(f"{key} must be {wanted.replace('NoneType', 'null')}, got {value!r}")
+        if allowed and value not in allowed:
+            raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'{near(value, allowed)}")
+    for key in ("tile", "chunk", "threads"):
+        if config[key] is not None and config[key] < 1:
+            raise SalrunError(f"{key} must be at least 1, got {config[key]}")
+    parse_shard(config.get("shard"))
+    for group in ("dataset", "model"):
+        if not config.get(group):
+            raise SalrunError(f"no {group} chosen: add +experiment=<name> or {group}=<name> (salrun list {group})")
+        _check_part(config[group], group)
+    for name, recipe in (config.get("others") or {}).items():
+        _check_part(recipe, f"others.{name}")
+    if not config.get("methods"):
+        raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
+    for name, spec in config["methods"].items():
+        _check_part(spec, f"methods.{name}", OF_METHOD, selected=config["methods"])
+        if spec.get("target") is not None and spec["target"] not in TARGETS:
+            raise unknown("target", spec["target"], TARGETS, f"methods.{name}.target")
+    for name, spec in (config.get("metrics") or {}).items():
+        _check_part(spec, f"metrics.{name}", OF_METRIC, selected=config["metrics"])
+        for variant, changes in (spec.get("variants") or {}).items():
+            merged = {k: v for k, v in spec.items() if k != "variants"} | dict(changes or {})
+            check_parameters(spec["_target_"], merged, f"metrics.{name}.variants.{variant}", OF_METRIC)
+    return config
+
+
+def _check_scale(cfg: DictConfig) -> None:
+    scale = OmegaConf.to_container(cfg, resolve=False).get("scale")  # type: ignore[union-attr]
+    if scale not in SCALES:
+        raise SalrunError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}{near(str(scale), SCALES)}")
+
+
+def _check_part(spec: Any, where: str, reserved: tuple[str, ...] = (), selected: Mapping[str, Any] = {}) -> None:
+    if not isinstance(spec, dict) or "_target_" not in spec:
+        group, _, name = where.partition(".")
+        if selected:
+            raise SalrunError(
+                f"{where} is set but '{name}' is not selected: add it to '{group}=[...]' "
+                f"(selected: {', '.join(k for k, v in selected.items() if isinstance(v, dict) and '_target_' in v)})"
+            )
+        raise SalrunError(f"{where} names no _target_: choose one by {group}=<name> (salrun list {group})")
+    if not isinstance(spec["_target_"], str):
+        raise SalrunError(f"{where}._target_ must be a dotted name, got {spec['_target_']!r}")
+    check_parameters(spec["_target_"], spec, where, reserved)
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """`1/4` -> (1, 4); null -> (0, 1)."""
+    if text is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", str(text))
+    if not match or not int(match[1]) < int(match[2]):
+        raise SalrunError(f"shard must be i/n with 0 <= i < n, e.g. shard=0/4, got '{text}'")
+    return int(match[1]), int(match[2])
+
+
+# -- with torch -------------------------------------------------------------------------------------------------------
+
+
+def build(config: dict[str, Any]) -> Cell:
+    """Instantiate everything; ranges and capabilities are checked here, before any data or model work."""
+    from salrun.store import Store
+
+    methods = [method_part(name, spec, config["target"]) for name, spec in config["methods"].items()]
+    metrics = [part for name, spec in (config.get("metrics") or {}).items() for part in metric_parts(name, spec)]
+    cell = Cell(
+        name=config["name"],
+        paper=config["paper"],
+        scale=config["scale"],
+        seed=config["seed"],
+        dataset=instantiate(config["dataset"], "dataset"),
+        recipe=instantiate(config["model"], "model"),
+        others={name: instantiate(spec, f"others.{name}") for name, spec in (config.get("others") or {}).items()},
+        methods=methods,
+        metrics=metrics,
+        device=device_of(config["device"]),
+        precision=config["precision"],
+        tile=config["tile"],
+        chunk=config["chunk"],
+        keep_maps=config["keep_maps"],
+        compile=config["compile"],
+        shard=parse_shard(config.get("shard")),
+        store=Store(Path(config["cache_dir"])),
+        config=config,
+    )
+    _check_capabilities(cell)
+    return cell
+
+
+def _check_capabilities(cell: Cell) -> None:
+    masks = tuple(cell.dataset.mask_names)
+    for part in cell.methods:
+        if "masks" in part.method.needs and not masks:
+            raise SalrunError(f"method '{part.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none")
+        role = getattr(part.method, "layer", None) if "layer" in part.method.needs else None
+        layers = getattr(cell.recipe, "layers", None)
+        if role in ("cam", "iba") and layers is not None and role not in layers:
+            raise SalrunError(
+                f"method '{part.name}' needs a convolutional layer, model '{cell.recipe.name}' names no {role} layer; "
+                f"set methods.{part.name}.layer or model.layers.{role}"
+            )
+    for metric in cell.metrics:
+        if "masks" in metric.metric.needs and not masks:
+            raise SalrunError(f"metric '{metric.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none")
+        others = {*cell.others, "model"}
+        wanted = getattr(metric.metric, "other", None)
+        if wanted is not None and wanted not in others:
+            raise unknown("model", wanted, others, f"metrics.{metric.name}.other (the models of `others`)")
+
+
+def method_part(name: str, spec: Mapping[str, Any], target: str = "predicted") -> MethodPart:
+    from salrun.types import Method
+    from salrun.views import view
+
+    own = {k: v for k, v in spec.items() if k not in OF_METHOD}
+    method = instantiate(own, f"methods.{name}")
+    if not isinstance(method, Method):
+        raise SalrunError(f"methods.{name}: {spec['_target_']} is not a salrun.types.Method")
+    label = spec.get("label") or method.paper_name or name
+    return MethodPart(name, method, view(spec.get("view") or "max_abs"), spec.get("target") or target, label, own)
+
+
+def metric_parts(name: str, spec: Mapping[str, Any]) -> list[MetricPart]:
+    """One part per variant; without variants, one."""
+    from salrun.types import Metric
+    from salrun.views import view
+
+    parts = []
+    for variant, changes in (spec.get("variants") or {"": {}}).items():
+        merged = {k: v for k, v in spec.items() if k != "variants"} | dict(changes or {})
+        own = {k: v for k, v in merged.items() if k not in OF_METRIC}
+        metric = instantiate(own, f"metrics.{name}")
+        if not isinstance(metric, Metric):
+            raise SalrunError(f"metrics.{name}: {spec['_target_']} is not a salrun.types.Metric")
+        chosen: Any = merged.get("view") or "max_abs"
+        if "raw" in metric.needs:
+            chosen = None
+        elif chosen != "method":
+            chosen = view(chosen)
+        parts.append(MetricPart(name, variant, metric, chosen, own))
+    return parts
+
+
+def instantiate(spec: Any, where: str) -> Any:
+    """The object a `_target_` names, nested ones first; under the key `arch` a factory, called once per model built."""
+    if isinstance(spec, list):
+        return [instantiate(v, where) for v in spec]
+    if not isinstance(spec, dict):
+        return spec
+    values = {k: instantiate(v, f"{where}.{k}") for k, v in spec.items() if k != "_target_"}
+    if "_target_" not in spec:
+        return values
+    target = locate(spec["_target_"], where)
+    if where.endswith(".arch"):
+        return partial(target, **values)
+    try:
+        return target(**values)
+    except TypeError as fault:
+        raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {fault}") from fault
+
+
+def locate(target: str, where: str) -> Callable[..., Any]:
+    module, _, name = target.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as fault:
+        raise SalrunError(f"{where}._target_ '{target}': cannot import {fault.name}") from fault
+    if not hasattr(found, name):
+        raise unknown(f"name in module {module}", name, vars(found), f"{where}._target_")
+    return getattr(found, name)
+
+
+def device_of(name: str) -> torch.device:
+    """`auto`: CUDA, else Apple's MPS, else the CPU."""
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as fault:
+        raise SalrunError(f"device '{name}' is not available here: {str(fault).splitlines()[0]}; try device=auto") from fault
+    return device

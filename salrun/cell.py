@@ -1,0 +1,224 @@
+"""The corridor: data -> model -> fit -> maps -> scores -> tables -> figures -> claims -> report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from salrun import papers
+from salrun.build import Cell, MetricPart, build
+from salrun.files import write_atomic
+from salrun.logbook import Logbook
+from salrun.mapfiles import write_maps
+from salrun.models.recipe import Obtained
+from salrun.plan import Plan, plan
+from salrun.report import write_report
+from salrun.stages import Result, Stages, Tile, tiles
+from salrun.store import Lease
+from salrun.tables import score_rows, variant_name, write_csv, write_scores
+
+log = logging.getLogger(__name__)
+
+LONG = 60.0  # seconds: a run expected to take longer says so first
+MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
+
+
+def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
+    """Run one cell from checked config to report; everything it makes is in `out`, everything it computed in the store."""
+    cell = build(config)
+    settle_numerics(config)
+    with Logbook(out, command=command, experiment=cell.name, paper=cell.paper, scale=cell.scale, seed=cell.seed) as book:
+        write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
+        with book.stage("data"):
+            work = tiles(cell.dataset.explained(), cell.tile, cell.shard)
+        with book.stage("model"):
+            obtained = obtain_models(cell)
+            stages = open_stages(cell, obtained)
+        book.write(**facts(cell, obtained))
+        with book.stage("plan"):
+            cost = plan(cell, stages["model"], work)
+        book.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
+        if config["plan"]:
+            print(cost.table())
+            book.write(planned_only=True)
+            return out
+        announce(cell, cost)
+        keep = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
+        with book.stage("maps and scores"):
+            rows = [score_rows(cell, r) for s in stages.values() for r in explain_and_score(cell, s, work, keep)]
+        book.write(computed={name: s.computed for name, s in stages.items()})
+        with book.stage("tables"):
+            scores, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*rows, strict=True))
+            write_scores(out / "tables", scores, curves)
+            write_csv(out / "tables" / "model.csv", model_table(cell, obtained))
+            write_maps(cell, stages["model"], work, out)
+        with book.stage("figures and claims"):
+            claims = papers.conclude(cell.paper, out)
+        if config["report"]:
+            book.write(status="done")
+            with book.stage("report"):
+                write_report(out)
+    link_latest(out)
+    tell(out, claims)
+    return out
+
+
+def settle_numerics(config: dict[str, Any]) -> None:
+    """Same numbers every time: full float32 products, no autotuned kernels; threads are set inside the job."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    if config["threads"]:
+        torch.set_num_threads(config["threads"])
+
+
+def obtain_models(cell: Cell) -> dict[str, Obtained]:
+    """The cell's model, and the others it is compared with, ready and verified."""
+    recipes = {"model": cell.recipe, **cell.others}
+    obtained = {}
+    for name, recipe in recipes.items():
+        found = recipe.obtain(cell.dataset, cell.seed, cell.store, cell.device)
+        found.classifier.to(getattr(torch, cell.precision))
+        check = found.verification
+        log.info("%s: %s, %s accuracy %.4f", name, found.source, check.split, check.accuracy)
+        obtained[name] = found
+    return obtained
+
+
+def open_stages(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Stages]:
+    """Stages per model; the first is the cell's own, whose metrics may look at the others' maps."""
+    others = {name: Stages(cell, name, found.classifier) for name, found in obtained.items() if name != "model"}
+    own = obtained["model"].classifier
+    return {"model": Stages(cell, own.name, own, others), **others}
+
+
+def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) -> Iterator[Result]:
+    """Maps and scores tile by tile; what the store has is read, not computed. Tiles others work on come last."""
+    metrics = [m for m in cell.metrics if stages.others or "other_map" not in m.metric.needs]
+    todo = deque(work)
+    passed_over = 0
+    with tqdm(total=len(work) * len(cell.methods), desc=f"maps and scores {stages.name}", unit="map", disable=None) as bar:
+        while todo:
+            tile = todo.popleft()
+            lease = cell.store.lease_of("tiles", stages.tile_key(tile), f"tile {tile.index}")
+            if not lease.try_acquire():
+                passed_over += 1
+                if passed_over <= len(todo):
+                    todo.append(tile)
+                    continue
+                lease.acquire()
+            passed_over = 0
+            with lease:
+                yield score_tile(cell, stages, tile, metrics, keep, lease, bar)
+                stages.close(tile)
+
+
+def score_tile(
+    cell: Cell, stages: Stages, tile: Tile, metrics: list[MetricPart], keep: bool, lease: Lease, bar: tqdm
+) -> Result:
+    """Every method and metric on one tile."""
+    result = stages.open(tile)
+    for part in cell.methods:
+        bar.set_postfix_str(part.name)
+        if not metrics:
+            stages.map(result, part, keep)
+        for metric in metrics:
+            view = part.view if metric.view == "method" else metric.view
+            for name, score in stages.score(result, part, metric, keep).items():
+                variant = variant_name(metric.variant, name, getattr(view, "name", None))
+                result.scores[part.name, metric.name, variant] = score
+            lease.beat()
+        bar.update()
+    return result
+
+
+def model_table(cell: Cell, obtained: dict[str, Obtained]) -> pd.DataFrame:
+    """Accuracy in all and per group, and paired flips, of every model."""
+    rows = []
+    for name, found in obtained.items():
+        check = found.verification
+        own = {"experiment": cell.name, "model": found.classifier.name if name == "model" else name, "seed": cell.seed}
+        own |= {"source": found.source, "verified": check.passed if check.gate else None}
+        rows.append({**own, "what": "accuracy", "group": "(all)", "value": check.accuracy})
+        rows += [{**own, "what": "accuracy", "group": g, "value": v} for g, v in check.groups.items()]
+        rows += [{**own, "what": "flips", "group": g, "value": v} for g, v in check.flips.items()]
+    return pd.DataFrame(rows)
+
+
+def facts(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Any]:
+    """What run.json says about the cell."""
+    deviations = [d for found in obtained.values() for d in found.deviations]
+    if cell.scale != "paper":
+        deviations.insert(0, f"scale={cell.scale}: a reduced run, not the paper's protocol")
+    if getattr(cell.dataset, "background", None) == "places":
+        deviations.append(f"substitute background: Places class '{cell.dataset.places_folder}', not stadium/baseball")
+    if cell.shard != (0, 1):
+        deviations.append(f"shard {cell.shard[0]}/{cell.shard[1]} of the images: collect the shards before reading")
+    return {
+        "deviations": list(dict.fromkeys(deviations)),
+        "device": cell.device.type,
+        "device_name": torch.cuda.get_device_name() if cell.device.type == "cuda" else None,
+        "precision": cell.precision,
+        "threads": torch.get_num_threads(),
+        "seeds": {"model": cell.seed, "data": getattr(cell.dataset, "seed", None)},
+        "shard": f"{cell.shard[0]}/{cell.shard[1]}",
+        "verification": {n: f.verification.as_dict() for n, f in obtained.items()},
+        "models": {n: {"source": f.source, "fingerprint": f.classifier.fingerprint} for n, f in obtained.items()},
+        "methods": {p.name: {**p.config, "view": p.view.name, "target": p.target} for p in cell.methods},
+        "metrics": {
+            "/".join(filter(None, [m.name, m.variant])): {**m.config, "view": getattr(m.view, "name", m.view)}
+            for m in cell.metrics
+        },
+    }
+
+
+def announce(cell: Cell, cost: Plan) -> None:
+    if cost.seconds > LONG:
+        log.info("%s, scale=%s: %s", cell.name, cell.scale, cost.short())
+
+
+def link_latest(out: Path) -> None:
+    """outputs/<experiment>/latest -> the newest run."""
+    link = out.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return
+    draft = out.parent / f".latest.{os.getpid()}"
+    try:
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(out.name)
+        os.replace(draft, link)
+    except OSError as fault:
+        log.warning("could not link %s: %s", link, fault.strerror)
+
+
+def flagged_scores(out: Path) -> dict[str, int]:
+    """How many scores carry which flag; an image without the masks a metric reads is no fault and not counted."""
+    flags = pd.read_parquet(out / "tables" / "scores.parquet", columns=["flag"])["flag"].value_counts()
+    return {str(f): int(n) for f, n in flags.items() if f not in ("ok", "no_mask")}
+
+
+def tell(out: Path, claims: pd.DataFrame | None) -> None:
+    """The last lines a user sees: verdicts, flagged scores, where everything is."""
+    flagged = flagged_scores(out)
+    for deviation in json.loads((out / "run.json").read_text())["deviations"]:
+        print(f"  note: {deviation}")
+    if claims is not None and len(claims):
+        for _, claim in claims.iterrows():
+            print(f"  {claim['verdict']:<18} {claim['id']:<12} {claim['statement']}")
+        counts = claims["verdict"].value_counts()
+        print("claims: " + ", ".join(f"{n} {v}" for v, n in counts.items()))
+    for flag, n in flagged.items():
+        print(f"  {n} scores are flagged {flag} (column n_flagged of tables/summary.csv)")
+    print(f"tables:  {out / 'tables'}")
+    if (out / "report.html").exists():
+        print(f"report:  {out / 'report.html'}")

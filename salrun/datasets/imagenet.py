@@ -1,0 +1,152 @@
+"""ImageNet (ILSVRC 2012) from class folders: `imagenet/val/<wnid>/*.JPEG`, and `imagenet/train/` where it is there.
+
+Complete or in part. A class's index is its wnid's place among the thousand sorted wnids: taken from the folders if there
+are a thousand, else from `imagenet/classes.tsv` (index, wnid, name) or Kaggle's `LOC_synset_mapping.txt`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from salrun.datasets.base import SPLITS, ImageDataset, Table, balanced, missing
+from salrun.datasets.pictures import fit_to, read_pictures
+from salrun.errors import SalrunError, unknown
+
+GET = "it has to be got from image-net.org and sorted into folders by class"
+SUFFIXES = {".jpeg", ".jpg", ".png"}
+
+
+@dataclass
+class ImageNet(ImageDataset):
+    """ImageNet under `root`; the public validation images are the test split.
+
+    `fit`: "crop" = short side to `short_side`, centre crop of `size`; "squash" = both sides to `size` (RISE's code).
+    `train_from`: where training images (statistics, backgrounds) come from: "train" = that folder, "val" = all
+    validation images, "auto" = the folder or, without it, `reserved` validation images that are then never explained.
+    """
+
+    root: str
+    n_explained: int | None = None
+    seed: int = 0
+    size: int = 224
+    short_side: int = 256
+    fit: Literal["crop", "squash"] = "crop"
+    train_from: Literal["auto", "train", "val"] = "auto"
+    reserved: int = 200
+    only: list[str] | None = None  # classes, by wnid or name
+
+    name = "imagenet"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.size <= self.short_side:
+            raise SalrunError(f"dataset.size must be in 1..short_side ({self.short_side}), got {self.size}")
+        self.shape = (3, self.size, self.size)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root) / "imagenet"
+
+    @functools.cached_property
+    def _classes(self) -> dict[str, str]:
+        """wnid -> name, all thousand in order of their index."""
+        table, kaggle = self.folder / "classes.tsv", self.folder / "LOC_synset_mapping.txt"
+        if table.is_file():
+            rows = [line.split("\t") for line in table.read_text().splitlines() if line]
+            found = {row[1]: row[-1] for row in rows if len(row) == 3}
+        elif kaggle.is_file():
+            pairs = [line.partition(" ") for line in kaggle.read_text().splitlines() if line]
+            found = {wnid: names.split(",")[0] for wnid, _, names in pairs}
+        else:
+            if not (self.folder / "val").is_dir():
+                raise missing("ImageNet", [self.folder / "val" / "<wnid>"], GET)
+            found = {p.name: p.name for p in sorted((self.folder / "val").iterdir()) if p.is_dir()}
+        if len(found) != 1000 or list(found) != sorted(found):
+            raise SalrunError(
+                f"{self.folder}: cannot number the classes: {len(found)} of 1000 wnids known; "
+                f"put classes.tsv (index, wnid, name, all thousand in order of wnid) beside val/"
+            )
+        return found
+
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._classes.values())
+
+    def _chosen(self) -> dict[str, int]:
+        """wnid -> index of the classes `only` names."""
+        index = {wnid: i for i, wnid in enumerate(self._classes)}
+        if self.only is None:
+            return index
+        known = {name: wnid for wnid, name in self._classes.items()} | {wnid: wnid for wnid in index}
+        for one in self.only:
+            if one not in known:
+                raise unknown("class", one, self.classes, "ImageNet (dataset.only)")
+        return {known[one]: index[known[one]] for one in self.only}
+
+    @functools.cached_property
+    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("val", "train") if (self.folder / "train").is_dir() else ("val",)
+
+    @functools.cached_property
+    def _files(self) -> dict[str, list[tuple[str, Path, int]]]:
+        """part -> (id, picture, class), in order of class and name."""
+        result = {}
+        for part in self.parts:
+            folders = [(self.folder / part / wnid, index) for wnid, index in sorted(self._chosen().items())]
+            rows = [
+                (f"{folder.name}/{path.stem}", path, index)
+                for folder, index in folders
+                if folder.is_dir()
+                for path in sorted(folder.iterdir())
+                if path.suffix.lower() in SUFFIXES
+            ]
+            if not rows:
+                raise missing("ImageNet", [self.folder / part / "<wnid>" / "*.JPEG"], GET)
+            result[part] = rows
+        return result
+
+    def load(self, part: str) -> Table:
+        ids, paths, classes = zip(*self._files[part], strict=True)
+        prepare = fit_to(self.size, self.fit, self.short_side)
+        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows], prepare))
+
+    def ids(self, split: str) -> list[str]:
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS, "dataset 'imagenet'")
+        if split == "test" or self.train_from == "val":
+            return list(self.table("val").ids)
+        if "train" in self.parts:
+            return list(self.table("train").ids)
+        if self.train_from == "train":
+            raise missing("ImageNet training", [self.folder / "train" / "<wnid>"], GET)
+        return self._reserved
+
+    def explained(self) -> list[str]:
+        ids = self.ids("test")
+        if self.train_from == "auto" and "train" not in self.parts:
+            kept = set(self._reserved)
+            ids = [i for i in ids if i not in kept]
+        return balanced(ids, self.labels(ids), self.n_explained, self.seed, "explained")
+
+    @functools.cached_property
+    def _reserved(self) -> list[str]:
+        val = self.table("val")
+        if not 0 < self.reserved < len(val.ids):
+            raise SalrunError(
+                f"dataset.reserved of imagenet must be in 1..{len(val.ids) - 1} where there is no {self.folder / 'train'}, "
+                f"got {self.reserved}; or give dataset.train_from=val"
+            )
+        return balanced(val.ids, val.y, self.reserved, 0, "reserved")
+
+    def digests(self) -> dict[str, str]:
+        """Of names and sizes of all pictures (their bytes would take minutes to read)."""
+        return {
+            part: hashlib.sha256("\n".join(f"{i} {p.stat().st_size}" for i, p, _ in rows).encode()).hexdigest()
+            for part, rows in self._files.items()
+        }

@@ -1,0 +1,135 @@
+"""TinyImageNet (Stanford cs231n): 64x64 colour images, 500 for training and 50 for testing of each of 200 classes.
+
+Read from `tiny-imagenet-200/`, complete or with some classes only. The public "val" images, which have labels, are the
+test split here; validation images are the last ones of each training folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from salrun.datasets.base import SPLITS, ImageDataset, Table, missing
+from salrun.datasets.pictures import read_pictures
+from salrun.errors import SalrunError, unknown
+
+GET = "get it with `make data-tinyimagenet` (or `python scripts/get_data.py tinyimagenet`)"
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """`n02486410_17.JPEG` -> 17: the pictures' own order."""
+    digits = path.stem.rpartition("_")[2]
+    return (int(digits) if digits.isdigit() else 0, path.name)
+
+
+@dataclass
+class TinyImageNet(ImageDataset):
+    """TinyImageNet under `root`, the classes `only` (wnids or names; None: all that are there).
+
+    Of each class the first `train_per_class` pictures train and the last `validation_per_class` validate.
+    """
+
+    root: str
+    n_explained: int | None = None
+    seed: int = 0
+    only: list[str] | None = None
+    train_per_class: int | None = None
+    validation_per_class: int = 50
+
+    name = "tinyimagenet"
+    shape = (3, 64, 64)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_per_class is not None and self.train_per_class < 1:
+            raise SalrunError(f"dataset.train_per_class must be at least 1 (or null for all), got {self.train_per_class}")
+        if self.validation_per_class < 0:
+            raise SalrunError(f"dataset.validation_per_class must not be negative, got {self.validation_per_class}")
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root) / "tiny-imagenet-200"
+
+    @functools.cached_property
+    def wnids(self) -> tuple[str, ...]:
+        """The classes in order of their wnid, which is their index."""
+        if not (self.folder / "train").is_dir():
+            raise missing("TinyImageNet", [self.folder / "train"], GET)
+        there = sorted(p.name for p in (self.folder / "train").iterdir() if p.is_dir())
+        if self.only is None:
+            return tuple(there)
+        known = {wnid: wnid for wnid in there} | {self._words[wnid]: wnid for wnid in there}
+        for one in self.only:
+            if one not in known:
+                raise unknown("class", one, [self._words[w] for w in there], "TinyImageNet (dataset.only)")
+        return tuple(sorted({known[one] for one in self.only}))
+
+    @functools.cached_property
+    def _words(self) -> dict[str, str]:
+        """wnid -> first name."""
+        path = self.folder / "words.txt"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        words = {wnid: names.split(",")[0] for wnid, _, names in (line.partition("\t") for line in lines)}
+        return {p.name: words.get(p.name, p.name) for p in (self.folder / "train").iterdir()}
+
+    @property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._words[wnid] for wnid in self.wnids)
+
+    @functools.cached_property
+    def _files(self) -> dict[str, list[tuple[str, Path, int]]]:
+        """part -> (id, picture, class)."""
+        train = []
+        for index, wnid in enumerate(self.wnids):
+            pictures = sorted((self.folder / "train" / wnid / "images").glob("*.JPEG"), key=_number)
+            train += [(f"train/{p.stem}", p, index) for p in pictures]
+        notes = self.folder / "val" / "val_annotations.txt"
+        if not notes.is_file():
+            raise missing("TinyImageNet", [notes], GET)
+        rows = [line.split("\t")[:2] for line in notes.read_text().splitlines()]
+        rows = [row for row in rows if row[1] in self.wnids]
+        test = [(Path(name).stem, self.folder / "val" / "images" / name, self.wnids.index(w)) for name, w in rows]
+        test.sort(key=lambda row: _number(row[1]))
+        for _, path, _ in test:
+            if not path.is_file():
+                raise SalrunError(f"{notes} names {path.name}, which is not in {path.parent}; {GET}")
+        return {"train": train, "test": [(f"val/{stem}", path, index) for stem, path, index in test]}
+
+    def load(self, part: str) -> Table:
+        ids, paths, classes = zip(*self._files[part], strict=True)
+        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows]))
+
+    def ids(self, split: str) -> list[str]:
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS, "dataset 'tinyimagenet'")
+        if split == "test":
+            return list(self.table("test").ids)
+        table, chosen = self.table("train"), []
+        for index in range(len(self.wnids)):
+            own = [table.ids[r] for r in torch.nonzero(table.y == index).flatten().tolist()]
+            end = len(own) - self.validation_per_class
+            if end < 1:
+                raise SalrunError(
+                    f"dataset.validation_per_class must be below the {len(own)} pictures of {self.wnids[index]}, "
+                    f"got {self.validation_per_class}"
+                )
+            chosen += own[end:] if split == "validation" else own[:end][: self.train_per_class]
+        return chosen
+
+    def digests(self) -> dict[str, str]:
+        """Of all pictures' bytes, part by part."""
+        return self._digests
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, str]:
+        result = {}
+        for part, rows in self._files.items():
+            total = hashlib.sha256()
+            for name, path, index in rows:
+                total.update(f"{name}\x1f{index}\x1f{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+            result[part] = total.hexdigest()
+        return result

@@ -1,0 +1,119 @@
+"""A run's own record: run.json (what, with which versions, how long, how it ended) and run.log."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from salrun import __version__
+from salrun.errors import SalrunError
+from salrun.files import write_atomic
+
+PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
+
+
+class Logbook:
+    """Opens and closes run.json around a run; whatever happens, its status says so."""
+
+    def __init__(self, out: Path, **facts: Any) -> None:
+        self.out = out
+        self.facts: dict[str, Any] = {
+            "status": "running",
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "salrun": __version__,
+            "commit": commit(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processors": os.cpu_count(),
+            "versions": {p: version(p) for p in PACKAGES},
+            "timings": {},
+            "deviations": [],
+            **facts,
+        }
+        self._handler: logging.Handler | None = None
+
+    def __enter__(self) -> Logbook:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.FileHandler(self.out / "run.log", encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("salrun").addHandler(self._handler)
+        self._redirect = logging_redirect_tqdm()
+        self._redirect.__enter__()
+        self.write()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        if fault is None:
+            self.facts["status"] = "done"
+        elif isinstance(fault, KeyboardInterrupt):
+            self.facts["status"] = "interrupted"
+        else:
+            self.facts["status"] = "failed"
+            self.facts["reason"] = str(fault) if isinstance(fault, SalrunError) else f"{type(fault).__name__}: {fault}"
+            logging.getLogger("salrun").debug("".join(traceback.format_exception(fault)))
+        self.facts["peak_memory_mib"] = peak_memory()
+        self.write()
+        self._redirect.__exit__(None, None, None)
+        if self._handler is not None:
+            logging.getLogger("salrun").removeHandler(self._handler)
+            self._handler.close()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage."""
+        begun = time.monotonic()
+        self.facts["stage"] = name
+        try:
+            yield
+        finally:
+            self.facts["timings"][name] = round(self.facts["timings"].get(name, 0.0) + time.monotonic() - begun, 3)
+
+    def write(self, **facts: Any) -> None:
+        self.facts |= facts
+        self.facts["updated"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        write_atomic(self.out / "run.json", (json.dumps(self.facts, indent=2, default=str) + "\n").encode())
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The checkout's commit, with a + where files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def peak_memory() -> float:
+    """Largest resident size of this process, MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)

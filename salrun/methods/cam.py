@@ -1,0 +1,199 @@
+"""Class activation maps: a weighted sum over the channels of a convolutional layer, resized to the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from salrun.errors import SalrunError
+from salrun.methods.chunking import gather_chunked, run_grid, shared_pass
+from salrun.models.classifier import Classifier, check_targets, pick
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
+
+
+def resize(planes: Tensor, x: Tensor, align_corners: bool = False) -> Tensor:
+    """Bilinear to the size of the images."""
+    return F.interpolate(planes, size=x.shape[-2:], mode="bilinear", align_corners=align_corners)
+
+
+def weighted(activation: Tensor, weight: Tensor) -> Tensor:
+    """sum_k w_k A_k: (B, K, h, w) and (B, K) -> (B, 1, h, w)."""
+    return torch.einsum("bkhw,bk->bhw", activation, weight).unsqueeze(1)
+
+
+def check_layer(activation: Tensor, layer: str, model: Classifier) -> None:
+    if activation.ndim != 4:
+        raise SalrunError(
+            f"layer '{layer}' of model '{model.name}' gives {tuple(activation.shape)}; "
+            f"a CAM needs a layer with (batch, channels, height, width)"
+        )
+
+
+def layer_and_gradient(
+    model: Classifier, x: Tensor, target: Tensor, fitted: Fitted, layer: str
+) -> tuple[Tensor, Tensor]:
+    """A and dy_c/dA of the layer, each (B, K, h, w)."""
+    done = shared_pass(model, x, target, fitted, layer)
+    if done.activation is None or done.activation_gradient is None:
+        raise SalrunError(f"layer '{layer}' of model '{model.name}' takes no part in its forward pass")
+    check_layer(done.activation, layer, model)
+    return done.activation, done.activation_gradient
+
+
+@dataclass
+class GradCAM(Method):
+    """ReLU(sum_k w_k A_k), w_k = mean_ij dy_c/dA_kij, bilinear to the image.
+
+    Selvaraju et al. 2017. `order: resize_then_relu` is SMERF's; `relu: false` is the sum as it is. A map that is
+    nowhere positive comes out as zeros.
+    """
+
+    relu: bool = True
+    order: Literal["relu_then_resize", "resize_then_relu"] = "relu_then_resize"
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    paper_name: ClassVar[str] = "Grad-CAM"
+    source: ClassVar[str] = "Selvaraju et al. 2017, arXiv:1610.02391"
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
+        cam = weighted(activation, gradient.mean((2, 3)))
+        if not self.relu:
+            return resize(cam, x)
+        return resize(cam, x).relu() if self.order == "resize_then_relu" else resize(cam.relu(), x)
+
+
+@dataclass
+class GradCAMPlusPlus(Method):
+    """ReLU(sum_k w_k A_k), w_k = sum_ij alpha_kij ReLU(g_kij), alpha = g^2 / (2 g^2 + S_k g^3), g = dy_c/dA,
+    S_k = sum_ij A_kij.
+
+    Chattopadhay et al. 2018, for a score exp(y_c). Where g > 0 alpha is 1 / (2 + S_k g), computed as such; elsewhere it
+    does not matter. `eps: 1e-6` puts eps into the first denominator, as pytorch-grad-cam does: alpha then depends on
+    the scale of g, which is often below 1e-3.
+    """
+
+    eps: float | None = None
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "Grad-CAM++"
+    source: ClassVar[str] = "Chattopadhay et al. 2018, arXiv:1710.11063"
+
+    def __post_init__(self) -> None:
+        if self.eps is not None and self.eps <= 0:
+            raise SalrunError(f"eps of grad_cam_pp must be positive or null, got {self.eps}")
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
+        positive, total = gradient.relu(), activation.sum((2, 3), keepdim=True)
+        if self.eps is None:
+            alpha = 1 / (2 + total * positive)
+        else:
+            alpha = positive**2 / (2 * positive**2 + total * positive**3 + self.eps)
+        return resize(weighted(activation, (alpha * positive).sum((2, 3))).relu(), x)
+
+
+@dataclass
+class ScoreCAM(Method):
+    """ReLU(sum_k w_k A_k), w_k from the score of x * M_k, M_k = A_k resized to the image and scaled to [0, 1].
+
+    Wang et al. 2020. `variant`: `gradcam_lib` w = softmax_k(logit) (as in pytorch-grad-cam and the paper's text; the
+    baseline term cancels in the softmax), `official` w = probability (the authors' code), `probability_softmax`
+    w = softmax_k(probability). Constant channels have no mask and get weight 0.
+    """
+
+    variant: Literal["gradcam_lib", "official", "probability_softmax"] = "gradcam_lib"
+    mask_space: Literal["norm", "raw"] = "norm"
+    align_corners: bool = False
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "Score-CAM"
+    source: ClassVar[str] = "Wang et al. 2020, arXiv:1910.01279"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        probe = torch.zeros(1, *shape, dtype=model.mean.dtype, device=model.mean.device)
+        return 1.0 + layer_output(model, probe, self.layer, None).shape[1]
+
+    @torch.no_grad()
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        check_targets(x, target)
+        activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk)
+        point = model.enter(x, self.mask_space)
+        channels = activation.shape[1]
+        scores = torch.zeros(len(x), channels, dtype=x.dtype, device=x.device)
+
+        def step(images: slice, part: slice) -> None:
+            mask = unit_range(resize(activation[images, part], x, self.align_corners))
+            masked = (point[images, None] * mask.unsqueeze(2)).flatten(0, 1)
+            output = model.head(masked, self.mask_space)
+            if self.variant != "gradcam_lib":
+                output = softmax(output)
+            score = pick(output, target[images].repeat_interleave(mask.shape[1]))
+            scores[images, part] = score.unflatten(0, mask.shape[:2])
+
+        run_grid(step, len(x), channels, fitted.chunk)
+        constant = activation.amax((2, 3)) == activation.amin((2, 3))
+        weight = scores if self.variant == "official" else softmax(scores.masked_fill(constant, -torch.inf))
+        return resize(weighted(activation, weight.masked_fill(constant, 0)).relu(), x)
+
+
+def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None) -> Tensor:
+    """A, (B, K, h, w), by forward passes alone."""
+    kept: list[Tensor] = []
+
+    def features(part: slice) -> Tensor:
+        kept.clear()
+        model.forward(x[part])
+        if not kept:
+            raise SalrunError(f"layer '{layer}' of model '{model.name}' takes no part in its forward pass")
+        check_layer(kept[0], layer, model)
+        return kept[0]
+
+    handle = model.layer(layer).register_forward_hook(lambda module, inputs, output: kept.append(output))
+    try:
+        with torch.no_grad():
+            return gather_chunked(features, len(x), chunk)
+    finally:
+        handle.remove()
+
+
+def unit_range(planes: Tensor) -> Tensor:
+    """Each plane scaled to [0, 1]; a constant plane gives zeros."""
+    low, high = planes.amin((-2, -1), keepdim=True), planes.amax((-2, -1), keepdim=True)
+    return (planes - low) / torch.where(high == low, 1, high - low)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last axis, finished in float64 (on the CPU where the device has none)."""
+    wide = (scores.cpu() if scores.device.type == "mps" else scores).to(torch.float64)
+    return wide.softmax(-1).to(device=scores.device, dtype=scores.dtype)
+
+
+@dataclass
+class FakeCAM(Method):
+    """1 everywhere but 0 at the top left pixel, whatever the image and the model.
+
+    Poppi et al. 2021: the control that fools average drop and average increase.
+    """
+
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "Fake-CAM"
+    source: ClassVar[str] = "Poppi et al. 2021, arXiv:2104.10252"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 0.0
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        plane = torch.ones_like(x[:, :1])
+        plane[:, :, 0, 0] = 0
+        return plane

@@ -1,0 +1,283 @@
+"""DeepLIFT (Shrikumar et al. 2017) and DeepSHAP (Lundberg, Lee 2017): differences from a reference, shared out.
+
+Every tensor of the network has a reference activation; d is the difference from it. Multipliers m go backwards such
+that sum_i m_i d_i is the same at every level; linear operators need nothing but their own gradient for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from salrun.errors import SalrunError
+from salrun.methods.backward import Op, Rule, Rules, Step, Trace, one_hot, ordinary, pullback, trace
+from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, halving
+from salrun.methods.relevance import part
+from salrun.methods.variants import wide
+from salrun.models.classifier import Classifier, Space, check_targets
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
+
+_LINEAR = "affine average batch_norm add scale".split()
+
+
+def _rules(name: str, relu: Rule, activation: Rule, folds: bool = False) -> Rules:
+    rules = {**dict.fromkeys(_LINEAR, ordinary), "relu": relu, "activation": activation}
+    return Rules(name, {**rules, "max_pool": cross_max, "product": product, "softmax": softmax}, folds)
+
+
+def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
+    """An elementwise function f: m_x = m_y dy / dx; f' where |dx| < near, taken at the input or at the reference."""
+
+    def rule(op: Op) -> Step:
+        x, y = op.x, op()
+
+        def back(m: Tensor) -> tuple[Tensor]:
+            x0, y0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
+            dx = x - x0
+            return (m * torch.where(dx.abs() < near, slope(x if slope_at == "input" else x0), (y - y0) / dx),)
+
+        def slope(point: Tensor) -> Tensor:
+            if op.kind == "relu":
+                return ((point > 0) & (point < op.cap)).to(point.dtype)
+            value, pull = pullback(lambda v: op.at(lambda _: v), point)
+            return pull(torch.ones_like(value))
+
+        return Step(y, [x], back)
+
+    return rule
+
+
+def reveal_cancel(op: Op) -> Step:
+    """A ReLU h together with the layer z = W u + b before it; r is the reference of z.
+
+    P and N are the sums of the positive and of the negative contributions to dz = P + N. Their effects are averages
+    over the two orders of adding them: y+ = (h(r+P) - h(r) + h(r+N+P) - h(r+N)) / 2, y- likewise. A positive
+    contribution gets the multiplier m y+ / P, a negative one m y- / N. Without a layer before it, a ReLU is rescaled.
+    """
+    made_by = op.run.known(op.x).affine
+    if made_by is None:
+        return _deeplift_rescale(op)
+    layer, u = made_by
+    z, y = op.x, op()
+    h = lambda v: op.at(lambda _: v)
+
+    def back(m: Tensor) -> tuple[Tensor]:
+        d, r, y0 = u - op.run.reference(u), op.run.reference(z), op.reference
+        up, down = part(layer.weight, 1), part(layer.weight, -1)
+        positive = layer(part(d, 1), up) + layer(part(d, -1), down)
+        negative = z - r - positive
+        with_p, with_n = h(r + positive), h(r + negative)
+        positive, negative = _nudged(positive, 1e-7), _nudged(negative, -1e-7)
+        plus = m * (with_p - y0 + y - with_n) / (2 * positive)
+        minus = m * (with_n - y0 + y - with_p) / (2 * negative)
+        rising = layer.transpose(plus, up, u) + layer.transpose(minus, down, u)
+        falling = layer.transpose(plus, down, u) + layer.transpose(minus, up, u)
+        return (torch.where(d > 0, rising, torch.where(d < 0, falling, (rising + falling) / 2)),)
+
+    return Step(y, [u], back)
+
+
+def _nudged(t: Tensor, by: float) -> Tensor:
+    return torch.where(t.abs() < abs(by) / 2, t + by, t)
+
+
+def cross_max(op: Op) -> Step:
+    """Max-pooling: dy goes to the input's winner where the maximum rose, to the reference's winner where it fell.
+
+    At the winner |dx| >= |dy|, so the multiplier of one window is in [0, 1]; overlapping windows add up.
+    """
+    pool = getattr(F, op.name + "_with_indices")
+    settings = {key: value for key, value in op.kwargs.items() if key != "return_indices"}
+    x, x0 = op.x, op.run.reference(op.x)
+    y, winner = pool(x, *op.args[1:], **settings)
+    op.reference, winner0 = pool(x0, *op.args[1:], **settings)
+
+    def back(m: Tensor) -> tuple[Tensor]:
+        dx, dy = x - op.run.paired(x0), y - op.run.paired(op.reference)
+        given = torch.zeros_like(x).flatten(2)
+        given.scatter_add_(2, winner.flatten(2), (m * part(dy, 1)).flatten(2))
+        given.scatter_add_(2, op.run.paired(winner0).flatten(2), (m * part(dy, -1)).flatten(2))
+        return (torch.where(dx.abs() < 1e-7, 0, given.view_as(x) / dx),)
+
+    return Step(y, [x], back)
+
+
+def product(op: Op) -> Step:
+    """a b: each factor times the mean of the other over input and reference (the Shapley value of two factors)."""
+    a, b = op.args[:2]
+
+    def back(m: Tensor) -> tuple[Tensor, ...]:
+        mean_a, mean_b = ((t + op.run.paired(op.run.reference(t))) / 2 for t in (a, b))
+        return (m * mean_b).sum_to_size(a.shape), (m * mean_a).sum_to_size(b.shape)
+
+    return Step(op(), [a, b], back)
+
+
+def softmax(op: Op) -> Step:
+    """p_k = e_k / S: e = exp(x) by rescaling; e_k and 1 / S as a product. S counts all e_j alike."""
+    x, dim = op.x, op.argument(1, "dim")
+
+    def back(m: Tensor) -> tuple[Tensor]:
+        z, z0 = wide(x), wide(op.run.paired(op.run.reference(x)))
+        top = torch.maximum(z, z0).amax(dim, keepdim=True)
+        e, e0 = (z - top).exp(), (z0 - top).exp()
+        s, s0 = e.sum(dim, keepdim=True), e0.sum(dim, keepdim=True)
+        signal = wide(m)
+        through_sum = (signal * (e + e0)).sum(dim, keepdim=True) / (2 * s * s0)
+        slope = torch.where((z - z0).abs() < 1e-6, e, (e - e0) / (z - z0))
+        return (((signal * (1 / s + 1 / s0) / 2 - through_sum) * slope).to(m),)
+
+    return Step(op(), [x], back)
+
+
+_deeplift_rescale = rescale(1e-7, "reference")  # thresholds of the deeplift package 0.6.13
+_shap_rescale = rescale(1e-6, "input")  # and of shap
+_RESCALE = _rules("deeplift_rescale", _deeplift_rescale, _deeplift_rescale)
+_REVEAL_CANCEL = _rules("deeplift_reveal_cancel", reveal_cancel, _deeplift_rescale, folds=True)
+_SHAP = _rules("deep_shap", _shap_rescale, _shap_rescale)
+
+
+def _difference_from(
+    rules: Rules, model: Classifier, x: Tensor, target: Tensor, baseline: str, space: Space, chunk: int | None
+) -> Tensor:
+    """m_i d_i at the input, for the logit of `target` and one reference image."""
+    check_targets(x, target)
+
+    def compute(images: slice) -> Tensor:
+        point = model.enter(x[images], space)
+        reference = torch.zeros_like(point)
+        if baseline != "zeros":
+            raw = torch.zeros_like(point) if baseline == "black" else model.denormalise(torch.zeros_like(point))
+            reference = model.enter(raw, space)
+        run = trace(model, point, rules, space, reference)
+        return run.pull(one_hot(run.output, target[images])) * (point - reference)
+
+    return gather_chunked(compute, len(x), chunk)
+
+
+@dataclass
+class DeepLiftRescale(Method):
+    """(x - x0) m, m_x = m_y dy / dx at every ReLU or other elementwise function, differences from the reference x0.
+
+    Shrikumar et al. 2017, Rescale rule (DL-R), thresholds as in the deeplift package 0.6.13; max-pooling by the
+    cross-max rule of shap. Sums to y_c(x) - y_c(x0).
+    """
+
+    baseline: Literal["zeros", "black", "mean"] = "zeros"
+    space: Literal["norm", "raw"] = "norm"
+
+    paper_name: ClassVar[str] = "DeepLIFT Rescale"
+    source: ClassVar[str] = "Shrikumar et al. 2017, arXiv:1704.02685"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 4.0
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        return _difference_from(_RESCALE, model, x, target, self.baseline, self.space, fitted.chunk)
+
+
+@dataclass
+class DeepLiftRevealCancel(Method):
+    """(x - x0) m with separate multipliers for positive and negative contributions to every ReLU.
+
+    Shrikumar et al. 2017, RevealCancel rule at all ReLUs (DL-RC), as in the deeplift package 0.6.13. A ReLU that does
+    not follow a layer (or its batch norm) directly is rescaled. Sums to y_c(x) - y_c(x0).
+    """
+
+    baseline: Literal["zeros", "black", "mean"] = "zeros"
+    space: Literal["norm", "raw"] = "norm"
+
+    paper_name: ClassVar[str] = "DeepLIFT RevealCancel"
+    source: ClassVar[str] = "Shrikumar et al. 2017, arXiv:1704.02685"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 8.0
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        return _difference_from(_REVEAL_CANCEL, model, x, target, self.baseline, self.space, fitted.chunk)
+
+
+@dataclass
+class DeepSHAP(Method):
+    """mean over references r of (x - r) m(x, r), m the multipliers of the Rescale rule.
+
+    Lundberg, Lee 2017; thresholds and max-pooling as in shap's DeepExplainer (D-SHAP). Sums to
+    y_c(x) - mean_r y_c(r). The references are the first `n_references` background images (all where null).
+
+    Image and reference run forward apart, so that b images and n references cost b + n forward passes; what is done
+    b n times is the backward pass alone.
+    """
+
+    n_references: int | None = 100
+    output: Literal["logit", "probability"] = "logit"
+    space: Literal["norm", "raw"] = "norm"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"background"})
+    paper_name: ClassVar[str] = "SHAP"
+    source: ClassVar[str] = "Lundberg, Lee 2017, arXiv:1705.07874"
+
+    def __post_init__(self) -> None:
+        if self.n_references is not None and self.n_references < 1:
+            raise SalrunError(f"n_references of deep_shap must be at least 1 or null, got {self.n_references}")
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 3.0 * (self.n_references or 100)
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        check_targets(x, target)
+        if fitted.background is None or len(fitted.background) == 0:
+            raise SalrunError("deep_shap needs background images as references; give background=<images>")
+        if fitted.background.shape[1:] != x.shape[1:]:
+            shapes = f"images {tuple(x.shape[1:])}, background {tuple(fitted.background.shape[1:])}"
+            raise SalrunError(f"deep_shap needs background images of the same shape as the images: {shapes}")
+        references = model.enter(fitted.background[: self.n_references].to(x), self.space)
+        point = model.enter(x, self.space)
+        size = max(len(x), FREE_CHUNK) if fitted.chunk is None else max(1, fitted.chunk)
+        return torch.cat(
+            [
+                halving(lambda rows: self.mean(model, point[part], target[part], references, rows), size)  # noqa: B023
+                for part in chunks(len(x), size)
+            ]
+        )
+
+    def mean(self, model: Classifier, point: Tensor, target: Tensor, references: Tensor, rows: int) -> Tensor:
+        """The mean over all references for a few images, at most `rows` pairs at a time.
+
+        The forward batch has `copies` copies of the images beside as many references as it has rows; one backward pass
+        pairs each copy of all images with one reference, so a batch of references takes len(point) of them.
+        """
+        if len(point) > rows:
+            parts = chunks(len(point), rows)
+            return torch.cat([self.mean(model, point[p], target[p], references, rows) for p in parts])
+        n = len(references)
+        copies = min(max(1, rows // len(point)), n)
+        batch = copies * len(point)
+        total = torch.zeros_like(point)
+        copied, targets = point.repeat(copies, 1, 1, 1), target.repeat(copies)
+        for some in chunks(n, batch):
+            here = references[some]
+            padded = here[torch.arange(batch, device=point.device) % len(here)]
+            run = trace(model, copied, _SHAP, self.space, padded, head=self.head())
+            for used in chunks(len(here), copies):
+                total += self.paired(run, copied, targets, padded, used, copies, last=used.stop == len(here))
+        return total / n
+
+    def paired(
+        self, run: Trace, copied: Tensor, targets: Tensor, padded: Tensor, used: slice, copies: int, last: bool
+    ) -> Tensor:
+        """The sum over the references `used` (at most one per copy) of (x - r) m, for each image."""
+        index = torch.arange(used.start, used.start + copies, device=copied.device) % len(padded)
+        pair = index.repeat_interleave(len(copied) // copies)
+        counted = torch.arange(copies, device=copied.device) < used.stop - used.start
+        m = run.pull(one_hot(run.output, targets), pair, last)
+        each = ((copied - padded[pair]) * m).unflatten(0, (copies, -1))
+        return torch.where(counted.view(-1, 1, 1, 1, 1), each, 0).sum(0)
+
+    def head(self) -> Callable[[Tensor], Tensor]:
+        return (lambda logits: logits.softmax(1)) if self.output == "probability" else (lambda logits: logits)

@@ -1,0 +1,76 @@
+"""The gradient with another rule at ReLUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from salrun.methods.backward import Op, Rules, Step, explain, ordinary, starts
+from salrun.models.classifier import Classifier
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
+
+# What has no ReLU in it keeps its own gradient. Other activations are not in the list: the rule is about ReLUs.
+_ORDINARY = (
+    "affine bilinear max_pool max average batch_norm norm softmax log_softmax add scale product quotient".split()
+)
+
+
+def _rules(name: str, relu: Callable[[Op], Step]) -> Rules:
+    return Rules(name, {**dict.fromkeys(_ORDINARY, ordinary), "relu": relu})
+
+
+def positive_signal(op: Op) -> Step:
+    """s -> s+."""
+    return Step(op(), [op.x], lambda s: (s.clamp(min=0),))
+
+
+def positive_and_active(op: Op) -> Step:
+    """s -> s+ [x > 0] (for ReLU6: [0 < x < 6])."""
+    y = op()
+
+    def back(s: Tensor) -> tuple[Tensor]:
+        active = y > 0 if op.cap == float("inf") else (y > 0) & (y < op.cap)
+        return (s.clamp(min=0) * active,)
+
+    return Step(y, [op.x], back)
+
+
+@dataclass
+class DeconvNet(Method):
+    """The backward pass of y_c with, at every ReLU, the signal s replaced by s+ and no look at the forward pass.
+
+    Zeiler, Fergus 2014 (DCN). `start`: the signal that enters at the logit, 1 (Captum) or its value y_c
+    (iNNvestigate): the same map up to scale while y_c > 0, another one when y_c < 0.
+    """
+
+    start: Literal["one", "value"] = "one"
+    space: Literal["norm", "raw"] = "norm"
+
+    paper_name: ClassVar[str] = "DeconvNet"
+    source: ClassVar[str] = "Zeiler, Fergus 2014, arXiv:1311.2901"
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        rules = _rules("deconvnet", positive_signal)
+        return explain(model, x, target, rules, self.space, starts(self.start), fitted.chunk)
+
+
+@dataclass
+class GuidedBackprop(Method):
+    """The backward pass of y_c with, at every ReLU, the signal s replaced by s+ [x > 0], x the ReLU's input.
+
+    Springenberg et al. 2015 (GBP). `start` as for DeconvNet.
+    """
+
+    start: Literal["one", "value"] = "one"
+    space: Literal["norm", "raw"] = "norm"
+
+    paper_name: ClassVar[str] = "Guided Backprop"
+    source: ClassVar[str] = "Springenberg et al. 2015, arXiv:1412.6806"
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        rules = _rules("guided_backprop", positive_and_active)
+        return explain(model, x, target, rules, self.space, starts(self.start), fitted.chunk)

@@ -1,0 +1,132 @@
+"""LIME for images: a local linear model of the class probability over superpixels switched on and off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from skimage.segmentation import quickshift, slic
+from torch import Tensor
+
+from salrun.errors import SalrunError
+from salrun.methods.chunking import run_grid
+from salrun.methods.variants import log_probability, wide
+from salrun.models.classifier import check_targets
+from salrun.types import Fitted, Method
+
+if TYPE_CHECKING:
+    from salrun.models.classifier import Classifier
+    from salrun.rng import Draws
+
+
+def weighted_ridge(z: Tensor, y: Tensor, weight: Tensor, alpha: float) -> Tensor:
+    """argmin_b min_a sum_i weight_i (y_i - a - z_i b)^2 + alpha |b|^2 for each of a batch, in float64.
+
+    z (B, N, n), y and weight (B, N) -> b (B, n). Centring by the weighted means solves for the intercept a.
+    """
+    share = (weight / weight.sum(1, keepdim=True)).unsqueeze(1)
+    weight, y = weight.unsqueeze(2), y.unsqueeze(2)
+    z, y = z - share @ z, y - share @ y
+    normal = z.mT @ (weight * z)
+    normal.diagonal(dim1=1, dim2=2).add_(alpha)
+    factor = torch.linalg.cholesky_ex(normal).L  # positive definite, as alpha > 0
+    return torch.cholesky_solve(z.mT @ (weight * y), factor).squeeze(2)
+
+
+@dataclass
+class LIME(Method):
+    """Map = coefficient of the pixel's superpixel in a weighted ridge regression of p_c.
+
+    Ribeiro, Singh, Guestrin, "Why Should I Trust You?", KDD 2016, as its image explainer does it: N samples, of which
+    the first is the image itself, switch each superpixel on with probability 1/2; one that is off shows its mean colour
+    (`hide: mean`) or `hide_value` in [0, 1] (`hide: constant`). A sample with k of n on has the distance
+    d = 1 - sqrt(k / n) (cosine to all-on) and the weight sqrt(exp(-d^2 / kernel_width^2)). `positive_part` keeps
+    max(coefficient, 0). Superpixels are scikit-image's and are found on the CPU, once per image.
+    """
+
+    n_samples: int = 1000
+    segmentation: Literal["quickshift", "slic"] = "quickshift"
+    kernel_size: float = 4.0
+    max_dist: float = 200.0
+    ratio: float = 0.2
+    n_segments: int = 50
+    compactness: float = 10.0
+    hide: Literal["mean", "constant"] = "mean"
+    hide_value: float = 0.0
+    kernel_width: float = 0.25
+    alpha: float = 1.0
+    positive_part: bool = True
+
+    paper_name: ClassVar[str] = "LIME"
+    source: ClassVar[str] = "Ribeiro et al., KDD 2016; lime 0.2 image explainer"
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "n_segments", "kernel_size"):
+            if getattr(self, name) < 1:
+                raise SalrunError(f"{name} of LIME must be at least 1, got {getattr(self, name)}")
+        for name in ("max_dist", "compactness", "kernel_width", "alpha"):
+            if not getattr(self, name) > 0:
+                raise SalrunError(f"{name} of LIME must be above 0, got {getattr(self, name)}")
+        for name in ("ratio", "hide_value"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SalrunError(f"{name} of LIME must be in [0, 1], got {getattr(self, name)}")
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return float(self.n_samples)
+
+    @torch.no_grad()
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        check_targets(x, target)
+        found = [self._segment(image) for image in x.cpu()]
+        counts = [int(labels.max()) + 1 for labels in found]
+        segment = torch.from_numpy(np.stack(found)).to(x.device).flatten(1)
+        on = self._samples(rng, torch.tensor(counts, device=x.device), max(counts))
+        shown, hidden = model.normalise(x).unsqueeze(1), model.normalise(self._hidden(x, segment)).unsqueeze(1)
+        network = partial(model.head, space="norm")
+        features = wide(on)
+        p = torch.zeros_like(features[:, :, 0])
+
+        def step(images: slice, part: slice) -> None:
+            rows = on[images, part]
+            keep = rows.gather(2, segment[images].unsqueeze(1).expand(-1, rows.shape[1], -1))
+            keep = keep.view(*rows.shape[:2], 1, *x.shape[2:])
+            variants = torch.where(keep, shown[images], hidden[images])
+            p[images, part] = log_probability(network, variants, target[images]).exp()
+
+        run_grid(step, len(x), self.n_samples, fitted.chunk)
+        kept = features.sum(2)
+        distance = 1 - (kept / kept[:, :1]).sqrt()  # the first sample keeps all
+        weight = torch.exp(-0.5 * (distance / self.kernel_width) ** 2)
+        coefficient = weighted_ridge(features, p, weight, self.alpha).to(x)
+        if self.positive_part:
+            coefficient = coefficient.clamp(min=0)
+        return coefficient.gather(1, segment).view(len(x), 1, *x.shape[2:])
+
+    def _segment(self, image: Tensor) -> np.ndarray:
+        """Superpixel numbers 0..n-1, (H, W) int64, of an image (C, H, W) on the CPU; grey is seen as RGB."""
+        # A pixel that is not finite spoils the map through its probabilities; scikit-image must survive it first.
+        pixels = image.nan_to_num().expand(3 if len(image) == 1 else -1, -1, -1).permute(1, 2, 0).double().numpy()
+        lab = pixels.shape[2] == 3
+        if self.segmentation == "slic":
+            labels = slic(pixels, self.n_segments, self.compactness, convert2lab=lab, start_label=0)
+        else:
+            labels = quickshift(pixels, self.ratio, self.kernel_size, self.max_dist, convert2lab=lab)
+        return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+
+    def _hidden(self, x: Tensor, segment: Tensor) -> Tensor:
+        """The image with every superpixel off."""
+        if self.hide == "constant":
+            return torch.full_like(x, self.hide_value)
+        index = segment.unsqueeze(1).expand(-1, x.shape[1], -1)
+        mean = torch.zeros_like(index, dtype=x.dtype).scatter_reduce(2, index, x.flatten(2), "mean", include_self=False)
+        return mean.gather(2, index).view_as(x)
+
+    def _samples(self, rng: Draws, count: Tensor, width: int) -> Tensor:
+        """(B, N, width) booleans: which superpixels each sample keeps; numbers from count[b] on are padding, off."""
+        # Superpixels are the outer axis of the draw, so that image b's bits do not depend on the batch's width.
+        on = rng.integer(2, "lime", (width, self.n_samples)).mT.bool()
+        on[:, 0] = True
+        return on & (torch.arange(width, device=count.device) < count.unsqueeze(1)).unsqueeze(1)

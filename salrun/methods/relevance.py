@@ -1,0 +1,156 @@
+"""Layer-wise relevance rules: how the relevance R of a layer's outputs is shared out among its inputs.
+
+Notation: layer input x_i, weight w_ij, bias b_j, z_j = sum_i x_i w_ij + b_j; v+ = max(v, 0), v- = min(v, 0).
+p / q stands for `safe_div`. A rule for a layer takes (layer, x, z) and returns the way back R_j -> R_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from salrun.methods.backward import Affine, Op, Step, batch_norm_parts, pullback
+
+Back = Callable[[Tensor], Tensor]
+Bias = Literal["split", "library", "none"]
+TINY = 1e-7  # iNNvestigate's stabiliser
+
+
+def safe_div(p: Tensor, q: Tensor) -> Tensor:
+    """p / q, where q = 0 counts as 1e-7: the stabiliser acts at exact zero only."""
+    return p / q.masked_fill(q == 0, TINY)
+
+
+def z_rule(layer: Affine, x: Tensor, z: Tensor) -> Back:
+    """R_i = x_i sum_j w_ij R_j / z_j. The bias is in z_j: it absorbs its share."""
+    return lambda r: x * layer.transpose(safe_div(r, z), layer.weight, x)
+
+
+def epsilon_rule(layer: Affine, x: Tensor, z: Tensor, epsilon: float) -> Back:
+    """R_i = x_i sum_j w_ij R_j / (z_j + epsilon sgn(z_j)), sgn(0) = 1."""
+    return lambda r: x * layer.transpose(r / torch.where(z < 0, z - epsilon, z + epsilon), layer.weight, x)
+
+
+def alpha_beta_rule(
+    layer: Affine, x: Tensor, alpha: float, beta: float, bias: Bias = "split", positive: bool = False
+) -> Back:
+    """R_i = sum_j (alpha (x_i w_ij)+ / Z+_j - beta (x_i w_ij)- / Z-_j) R_j.
+
+    Z+_j = sum_i (x_i w_ij)+ + b+_j and Z-_j likewise ("split"); with b_j whole in both as iNNvestigate has it
+    ("library": Z+ may then vanish or change sign); or without bias ("none"). `positive`: x has no negative entries.
+    """
+
+    def share(sign: int, r: Tensor) -> Tensor:
+        up, down = part(layer.weight, sign), part(layer.weight, -sign)
+        # (x w)+ = x+ w+ + x- w-, (x w)- = x+ w- + x- w+
+        pairs = [(x, up)] if positive else [(part(x, 1), up), (part(x, -1), down)]
+        z = layer(*pairs[0], bias_of(sign))
+        for v, w in pairs[1:]:
+            z = z + layer(v, w)
+        s = safe_div(r, z)
+        return sum(
+            (v * layer.transpose(s, w, x) for v, w in pairs[1:]), pairs[0][0] * layer.transpose(s, pairs[0][1], x)
+        )
+
+    def bias_of(sign: int) -> Tensor | None:
+        if bias == "none" or layer.bias is None:
+            return None
+        return layer.bias if bias == "library" else part(layer.bias, sign)
+
+    if beta == 0:
+        return lambda r: alpha * share(1, r)
+    return lambda r: alpha * share(1, r) - beta * share(-1, r)
+
+
+def spread_rule(layer: Affine, x: Tensor, share: Tensor) -> Back:
+    """R_i = sum_j s_ij / (sum_i s_ij) R_j, whatever the input: s = 1 is the flat rule, s = w^2 the w^2 rule."""
+    total = layer(torch.ones_like(x[:1]), share)
+    return lambda r: layer.transpose(safe_div(r, total), share, x)
+
+
+def bounded_rule(layer: Affine, x: Tensor, low: Tensor, high: Tensor) -> Back:
+    """R_i = sum_j q_ij R_j / sum_i q_ij, q_ij = x_i w_ij - low_i w+_ij - high_i w-_ij (z^B, for low <= x <= high)."""
+    up, down = part(layer.weight, 1), part(layer.weight, -1)
+
+    def back(r: Tensor) -> Tensor:
+        # The bounds are the same for every image of the batch.
+        s = safe_div(r, layer(x, layer.weight) - layer(low[:1], up) - layer(high[:1], down))
+        return (x - low) * layer.transpose(s, up, x) + (x - high) * layer.transpose(s, down, x)
+
+    return back
+
+
+def part(t: Tensor, sign: int) -> Tensor:
+    """t+ or t-."""
+    return t.clamp(min=0) if sign > 0 else t.clamp(max=0)
+
+
+def average_z(op: Op) -> Step:
+    """The z rule of average pooling, means and sums: R_i = x_i w_i R / y."""
+    y, pull = pullback(lambda x: op.at(lambda _: x), op.x)
+    return Step(y, [op.x], lambda r: (op.x * pull(safe_div(r, y)),))
+
+
+def average_positive(op: Op) -> Step:
+    """R_i = x+_i w_i R / sum_i x+_i w_i."""
+    y, pull = pullback(lambda x: op.at(lambda _: x), part(op.x, 1))
+    return Step(op(), [op.x], lambda r: (part(op.x, 1) * pull(safe_div(r, y)),))
+
+
+def add_z(op: Op) -> Step:
+    """The z rule of y = sum_k c_k t_k + const: R_k = c_k t_k R / y."""
+    y = op()
+
+    def back(r: Tensor) -> tuple[Tensor, ...]:
+        s = safe_div(r, y)
+        return tuple((c * t * s).sum_to_size(t.shape) for t, c in op.terms)
+
+    return Step(y, [t for t, _ in op.terms], back)
+
+
+def add_positive(op: Op) -> Step:
+    """R_k = (c_k t_k)+ R / sum_k (c_k t_k)+; a lone term (plus a constant) keeps all."""
+    y = op()
+
+    def back(r: Tensor) -> tuple[Tensor, ...]:
+        if len(op.terms) == 1:
+            return (r.sum_to_size(op.x.shape),)
+        shares = [(c * t).clamp(min=0) for t, c in op.terms]
+        s = safe_div(r, shares[0] + shares[1])
+        return tuple((share * s).sum_to_size(share.shape) for share in shares)
+
+    return Step(y, [t for t, _ in op.terms], back)
+
+
+def scale_unchanged(op: Op) -> Step:
+    """y = c x: all relevance to x, wherever c is not 0."""
+    y = op()
+    ones = op.at(torch.ones_like)
+    return Step(y, [op.x], lambda r: (r.masked_fill(ones == 0, 0).sum_to_size(op.x.shape),))
+
+
+def batch_norm_z(op: Op) -> Step:
+    """The z rule of y = a x + c per channel: R_x = a x R / y."""
+    y = op()
+    _, scale, _, _ = batch_norm_parts(op)
+    return Step(y, [op.x], lambda r: (op.x * channels(scale, y) * safe_div(r, y),))
+
+
+def batch_norm_library(op: Op) -> Step:
+    """iNNvestigate's rule: R_x = x (y - beta) R / ((x - mean) y), the denominator moved away from 0 by 1e-7."""
+    x, y = op.x, op()
+    mean, _, _, beta = batch_norm_parts(op)
+
+    def back(r: Tensor) -> tuple[Tensor]:
+        q = (x - channels(mean, y)) * y
+        return (x * (y - channels(beta, y)) * r / torch.where(q < 0, q - TINY, q + TINY),)
+
+    return Step(y, [x], back)
+
+
+def channels(v: Tensor, like: Tensor) -> Tensor:
+    """A value per channel, ready to broadcast."""
+    return v.view(1, -1, *[1] * (like.dim() - 2))

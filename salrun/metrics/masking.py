@@ -1,0 +1,173 @@
+"""What happens to the class when the image is multiplied by the map: average drop, increase, gain, local accuracy.
+
+p = p_c(x), o = p_c(x * m), m in [0, 1]. All is computed from the log-odds z = log p / (1 - p), so that neither p nor
+1 - p is ever the difference of two numbers. Values are shares; the papers print them times 100.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from salrun.methods.chunking import gather_chunked
+from salrun.metrics.common import as_plane, scored, wide
+from salrun.models.classifier import pick
+from salrun.types import SATURATED, UNDEFINED, UNDERFLOW, Metric, Scene, Score
+
+if TYPE_CHECKING:
+    from salrun.models.classifier import Classifier, Space
+
+_LOG_TINY = math.log(torch.finfo(torch.float64).tiny)
+
+
+def log_odds(logits: Tensor, target: Tensor) -> Tensor:
+    """(B,) float64: z = y_c - log sum over j != c of exp y_j = log p_c / (1 - p_c)."""
+    logits = wide(logits)
+    target = target.to(logits.device)
+    others = logits.scatter(1, target.view(-1, 1), -torch.inf)
+    return pick(logits, target) - others.logsumexp(1)
+
+
+def image_logits(scene: Scene) -> Tensor:
+    """Logits of the images themselves, once for all maps."""
+
+    def compute() -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {"logits": gather_chunked(lambda part: scene.model.logits(scene.x[part]), len(scene.x), scene.chunk)}
+
+    return scene.shared("logits", compute)["logits"]
+
+
+def masked_logits(plane: Tensor, scene: Scene, space: Space) -> Tensor:
+    """Logits of x * m, once for all metrics of this plane. `raw` darkens to black, `norm` to the data set's mean."""
+
+    def masked(part: slice) -> Tensor:
+        point = scene.model.enter(scene.x[part], space)
+        return scene.model.head(point * plane[part].to(point), space)
+
+    def compute() -> Tensor:
+        with torch.no_grad():
+            return gather_chunked(masked, len(plane), scene.chunk)
+
+    return scene.once(f"masked/{space}", plane, compute)
+
+
+def not_a_mask(plane: Tensor, owner: str) -> Tensor:
+    """(B,) bool: values outside [0, 1], up to float32 rounding."""
+    flat = as_plane(plane, owner).flatten(1)
+    return (flat.amin(1) < -1e-6) | (flat.amax(1) > 1 + 1e-6)
+
+
+@dataclass
+class AverageDrop(Metric):
+    """Average drop, AD: max(p - o, 0) / p. (Tables of Zhang et al. 2024 print 100 - AD.)"""
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
+
+    mask_space: Literal["raw", "norm"] = "raw"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        wrong = not_a_mask(plane, "AverageDrop")
+        log_p = logsigmoid(log_odds(image_logits(scene), scene.target))
+        log_o = logsigmoid(log_odds(masked_logits(plane, scene, self.mask_space), scene.target))
+        lost = log_p < _LOG_TINY
+        drop = -torch.expm1((log_o - log_p).clamp(max=0.0))
+        return scored(drop.masked_fill(wrong | lost, torch.nan), plane, (UNDEFINED, wrong), (UNDERFLOW, lost))
+
+
+@dataclass
+class AverageIncrease(Metric):
+    """Average increase, AI: 1 where o > p, else 0 (equality is no increase)."""
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
+
+    mask_space: Literal["raw", "norm"] = "raw"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        wrong = not_a_mask(plane, "AverageIncrease")
+        before = log_odds(image_logits(scene), scene.target)
+        after = log_odds(masked_logits(plane, scene, self.mask_space), scene.target)
+        unknown = wrong | before.isnan() | after.isnan()
+        return scored((after > before).double().masked_fill(unknown, torch.nan), plane, (UNDEFINED, wrong))
+
+
+@dataclass
+class AverageGain(Metric):
+    """Average gain, AG: max(o - p, 0) / (1 - p) = 1 - min((1 - o) / (1 - p), 1).
+
+    Ill-conditioned where 1 - p < 1e-7: flagged `saturated`. `clipped` leaves out images with p > 0.999.
+    """
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    source: ClassVar[str] = "Zhang et al., Opti-CAM, CVIU 2024"
+
+    mask_space: Literal["raw", "norm"] = "raw"
+    clipped: bool = False
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        wrong = not_a_mask(plane, "AverageGain")
+        log_p_rest = logsigmoid(-log_odds(image_logits(scene), scene.target))
+        log_o_rest = logsigmoid(-log_odds(masked_logits(plane, scene, self.mask_space), scene.target))
+        saturated = log_p_rest < math.log(1e-3 if self.clipped else 1e-7)
+        gain = -torch.expm1((log_o_rest - log_p_rest).clamp(max=0.0))
+        left_out = wrong | saturated if self.clipped else wrong
+        return scored(gain.masked_fill(left_out, torch.nan), plane, (UNDEFINED, wrong), (SATURATED, saturated))
+
+
+@dataclass
+class LocalAccuracy(Metric):
+    """Local accuracy, LA: |f_c(x) - f_c(x * m)|, f the probability or the logit."""
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    source: ClassVar[str] = "Zhang, Torres, Hermanns, ACML 2024"
+
+    mask_space: Literal["raw", "norm"] = "raw"
+    output: Literal["prob", "logit"] = "prob"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        wrong = not_a_mask(plane, "LocalAccuracy")
+        before = self._output(image_logits(scene), scene.target)
+        after = self._output(masked_logits(plane, scene, self.mask_space), scene.target)
+        return scored((before - after).abs().masked_fill(wrong, torch.nan), plane, (UNDEFINED, wrong))
+
+    def _output(self, logits: Tensor, target: Tensor) -> Tensor:
+        return wide(pick(logits, target)) if self.output == "logit" else log_odds(logits, target).sigmoid()

@@ -1,0 +1,85 @@
+"""Weights on disk: one safetensors file (never a pickle) with a JSON card beside it, written atomically, checksummed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse
+from safetensors.torch import save as serialise
+from torch import Tensor, nn
+
+from salrun.errors import SalrunError
+from salrun.files import write_atomic
+from salrun.tensorfile import digest, read_safetensors
+
+
+def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: bool = True) -> None:
+    """`path` (.safetensors) and its card `path` (.json). `half` stores float16: verify the rounded weights, not these."""
+    tensors = {}
+    for key, value in module.state_dict().items():
+        value = value.detach().cpu().contiguous()
+        tensors[key] = value.half() if half and value.is_floating_point() else value
+    body = serialise(tensors)
+    card = {**card, "sha256": digest(body), "dtype": "float16" if half else "float32"}
+    write_atomic(path, body)
+    write_atomic(path.with_suffix(".json"), (json.dumps(card, indent=2, sort_keys=True) + "\n").encode())
+
+
+def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
+    """Fill `module` from `path`, all keys and shapes matching, and return the card. Refuses damage and mismatch."""
+    card = read_card(path)
+    body = read_safetensors(path)
+    if card.get("sha256") != digest(body):
+        raise SalrunError(f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; delete or restore it")
+    try:
+        tensors = parse(body)
+    except SafetensorError as fault:
+        raise SalrunError(f"checkpoint {path} is damaged: {fault}") from fault
+    fill(module, tensors, path)
+    return card
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.with_suffix(".json").read_text())
+    except OSError as fault:
+        raise SalrunError(f"checkpoint {path} has no card ({path.with_suffix('.json').name})") from fault
+    except json.JSONDecodeError as fault:
+        raise SalrunError(f"the card of checkpoint {path} is not JSON: {fault}") from fault
+
+
+def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy tensors into the module's own; a missing, extra or misshapen one is an error that names it."""
+    own = module.state_dict()
+    missing, extra = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+    if missing or extra:
+        raise SalrunError(
+            f"checkpoint {path} is for another architecture: missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
+        )
+    for key, value in tensors.items():
+        if own[key].shape != value.shape:
+            raise SalrunError(
+                f"checkpoint {path} is for another architecture: {key} is {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+            )
+    with torch.no_grad():
+        for key, value in tensors.items():
+            own[key].copy_(value)
+
+
+def round_half(module: nn.Module) -> None:
+    """Round the weights to what a float16 checkpoint holds, so that what is verified is what is shipped."""
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(value.half())
+
+
+
+
+def fingerprint(module: nn.Module) -> str:
+    """sha256 of all weights, by name: what a result depends on."""
+    return digest(serialise({k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}))

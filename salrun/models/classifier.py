@@ -1,0 +1,161 @@
+"""A trained network as the rest of the house sees it: raw images in, logits out, layers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from salrun.errors import SalrunError, unknown
+
+Space = Literal["norm", "raw"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and backward pass of sum_b logit[b, target[b]]; all that several methods read off it."""
+
+    logits: Tensor
+    input_gradient: Tensor
+    activation: Tensor | None
+    activation_gradient: Tensor | None
+
+    @classmethod
+    def join(cls, parts: Sequence[Pass]) -> Pass:
+        """The passes of consecutive images as one."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            return None if values[0] is None else torch.cat(values)
+
+        return cls(*(joined(column.name) for column in fields(cls)))
+
+
+def check_targets(x: Tensor, target: Tensor) -> None:
+    """One target per image, or an error: `gather` would cut a short list silently."""
+    if target.shape != x.shape[:1]:
+        raise SalrunError(f"one target per image is needed: {x.shape[0]} images, targets {tuple(target.shape)}")
+
+
+def pick(logits: Tensor, target: Tensor) -> Tensor:
+    """logit[b, target[b]] per image, (B,)."""
+    check_targets(logits, target)
+    return logits.gather(1, target.view(-1, 1)).squeeze(1)
+
+
+def not_a_number(gradient: Tensor, score: Tensor) -> Tensor:
+    """The gradient, NaN where the score is no finite number: ReLU's derivative at NaN is 1, and NaN would go unseen."""
+    return gradient + 0 * score.detach().view(-1, *[1] * (gradient.ndim - 1))
+
+
+class Classifier(nn.Module):
+    """`forward(x)` maps raw images in [0, 1] to logits: `module(normalise(x))`.
+
+    `normalise` is (x - mean) / std per channel. Methods that differentiate or mask in the network's own input space
+    ("norm") work on `normalise(x)` and call `module`. `layers` names the layers that CAM and IBA read.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        module: nn.Module,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        layers: Mapping[str, str] | None = None,
+        name: str = "model",
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+        self.layers = dict(layers or {})
+        self.name = name
+        self.fingerprint = fingerprint
+        self._last: tuple[Tensor, Tensor, str | None, Space, Pass] | None = None
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+    def denormalise(self, z: Tensor) -> Tensor:
+        return z * self.std + self.mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(self.normalise(x))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.forward(x)
+
+    def enter(self, x: Tensor, space: Space) -> Tensor:
+        """The image as a point of `space`."""
+        return self.normalise(x) if space == "norm" else x
+
+    def head(self, point: Tensor, space: Space) -> Tensor:
+        """Logits of a point of `space`."""
+        return self.module(point) if space == "norm" else self.forward(point)
+
+    def layer(self, name: str) -> nn.Module:
+        """A submodule by its dotted name, or by its role ("cam", "iba")."""
+        dotted = self.layers.get(name, name)
+        modules = dict(self.module.named_modules())
+        if dotted not in modules or dotted == "":
+            if name in ("cam", "iba") and name not in self.layers:
+                raise SalrunError(
+                    f"model '{self.name}' has no {name.upper()} layer: it has no convolution we can name; "
+                    f"give layer=<one of its modules>"
+                )
+            raise unknown("layer", dotted, (n for n in modules if n), f"model '{self.name}'")
+        return modules[dotted]
+
+    def pass_once(
+        self, x: Tensor, target: Tensor, layer: str | None = None, space: Space = "norm", chunk: int | None = None
+    ) -> Pass:
+        """The gradient pass for (x, target), computed once however many methods of a suite ask for it.
+
+        The last pass is kept with its arguments and recognised by identity, so a pass that also recorded the CAM layer
+        serves the methods that need only the input gradient. `chunk` bounds the images in one pass.
+        """
+        if self._last is not None:
+            last_x, last_target, last_layer, last_space, known = self._last
+            same = last_x is x and last_target is target and last_space == space
+            if same and (layer is None or layer == last_layer):
+                return known
+        wanted = layer if layer is not None else ("cam" if "cam" in self.layers else None)
+        check_targets(x, target)
+        parts = zip(x.split(chunk or len(x)), target.split(chunk or len(x)), strict=True)
+        result = Pass.join([self._pass(*part, wanted, space) for part in parts])
+        self._last = (x, target, wanted, space, result)
+        return result
+
+    def forget(self) -> None:
+        """Drop the kept pass (end of a tile)."""
+        self._last = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles do not carry the kept pass."""
+        return {**self.__dict__, "_last": None}
+
+    def _pass(self, x: Tensor, target: Tensor, layer: str | None, space: Space) -> Pass:
+        kept: list[Tensor] = []
+        handle = None
+        if layer is not None:
+            handle = self.layer(layer).register_forward_hook(lambda module, inputs, output: kept.append(output))
+        try:
+            with torch.enable_grad():
+                point = self.enter(x, space).detach().requires_grad_(True)
+                logits = self.head(point, space)
+                score = pick(logits, target)
+                # A later in-place ReLU would change the recorded output; what flows on is what CAM reads.
+                grads = torch.autograd.grad(score.sum(), [point, *kept])
+        finally:
+            if handle is not None:
+                handle.remove()
+        activation = kept[0].detach() if kept else None
+        return Pass(logits.detach(), not_a_number(grads[0], score), activation, grads[1] if kept else None)

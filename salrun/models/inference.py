@@ -1,0 +1,263 @@
+"""A copy of a classifier that only runs forward, faster: BatchNorm folded, channels last, compiled where it pays.
+
+Every step proves itself on a probe: where the copy's probabilities would be further from the exact ones (the network in
+float64) than a tolerance, or where the step fails, it is not taken and a warning says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
+
+from salrun.errors import SalrunError
+from salrun.models.classifier import Classifier, Space
+
+log = logging.getLogger(__name__)
+
+# Compiling takes 10 to 25 s and then saves about a fifth of a forward pass's time: the work, in floating-point
+# operations, that repays it. Counted, not timed, so that the same run makes the same choice every time.
+REPAID = {"cpu": 1e13, "cuda": 1e15}
+
+
+@dataclass(frozen=True)
+class Network:
+    """How the copy's module is run. Compiled, it serves one batch size only, so that it compiles once."""
+
+    module: nn.Module
+    channels_last: bool = False
+    compiled: Callable[[Tensor], Tensor] | None = None
+    batch: int = 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        if self.channels_last:
+            z = z.contiguous(memory_format=torch.channels_last)
+        if self.compiled is None:
+            return self.module(z)
+        parts = [self._part(part) for part in z.split(self.batch)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _part(self, z: Tensor) -> Tensor:
+        """A batch more than half full is filled up with copies of its own images; a smaller one runs uncompiled."""
+        missing = self.batch - len(z)
+        if self.compiled is None or missing > len(z):
+            return self.module(z)
+        return self.compiled(torch.cat([z, z[:missing]]) if missing else z)[: len(z)]
+
+
+class InferenceCopy(Classifier):
+    """The forward pass of `original`, without gradients. `steps` names what was done; it is in the fingerprint."""
+
+    def __init__(self, original: Classifier, network: Network, steps: list[str]) -> None:
+        mean, std = original.mean.flatten().tolist(), original.std.flatten().tolist()
+        tag = "+".join(["inference", *steps])
+        super().__init__(network.module, mean, std, original.layers, original.name, f"{original.fingerprint}|{tag}")
+        self.to(dtype=original.mean.dtype, device=original.mean.device).eval()
+        self.steps = tuple(steps)
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.normalise(x), "norm")
+
+    @torch.no_grad()
+    def head(self, point: Tensor, space: Space) -> Tensor:
+        return self.network(point) if space == "norm" else self.forward(point)
+
+
+@torch.no_grad()
+def inference_copy(
+    classifier: Classifier,
+    probe: Tensor,
+    compile: Literal["auto", "on", "off"] = "auto",
+    passes: float = 0,
+    batch: int | None = None,
+    tolerance: float = 1e-5,
+) -> InferenceCopy:
+    """A faster forward-only copy of `classifier`, whose probabilities on `probe` (raw images) agree to `tolerance`.
+
+    `passes`: the forward passes planned (in images), from which `auto` decides; `batch`: the batch size to compile for,
+    by default the probe's. The tolerance is relative and holds for every class. Where the original's own rounding is
+    coarser (a deep float32 network is 1e-5 off its float64 self), four times that is allowed.
+    """
+    if compile not in ("auto", "on", "off"):
+        raise SalrunError(f"inference.compile must be auto, on or off, got '{compile}'")
+    probe = classifier.normalise(probe)
+    module = copy.deepcopy(classifier.module).eval().requires_grad_(False)
+    truth, noise = _exact(module, probe)
+    limit = max(tolerance, 4 * noise)
+    steps: list[str] = []
+
+    def agrees(network: Callable[[Tensor], Tensor], what: str) -> bool:
+        try:
+            gap = _gap(_probabilities(network, probe), truth)
+        except Exception as fault:  # a layout or a compiler may be refused in any way
+            first_line = str(fault).strip().partition("\n")[0]
+            log.warning("%s: not %s: %s: %s", classifier.name, what, type(fault).__name__, first_line)
+            return False
+        if not gap <= limit:
+            log.warning("%s: not %s: a probability would be off by %.1e of itself", classifier.name, what, gap)
+            return False
+        log.info("%s: %s: probabilities within %.1e (original %.1e)", classifier.name, what, gap, noise)
+        return True
+
+    folded = _folded(module, probe, agrees)
+    if folded is not None:
+        module = folded
+        steps.append("folded")
+    network = Network(module)
+    if probe.ndim == 4:
+        other = Network(copy.deepcopy(module).to(memory_format=torch.channels_last), channels_last=True)
+        if agrees(other, "channels_last"):
+            network = other
+            steps.append("channels_last")
+    if compile == "on" or (compile == "auto" and _repays(network.module, probe, passes, classifier.name)):
+        program = torch.compile(network.module, dynamic=False)
+        other = replace(network, compiled=program, batch=batch or len(probe))
+        if agrees(_filled(other), "compiled"):
+            network = other
+            steps.append("compiled")
+    return InferenceCopy(classifier, network, steps)
+
+
+def _filled(network: Network) -> Callable[[Tensor], Tensor]:
+    """The probe repeated to a full batch: alone it may be too small for the compiled program."""
+
+    def run(z: Tensor) -> Tensor:
+        copies = -(-network.batch // len(z))
+        return network(z.repeat(copies, *[1] * (z.ndim - 1))[: max(network.batch, len(z))])[: len(z)]
+
+    return run
+
+
+def _probabilities(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor:
+    return network(probe).cpu().double().softmax(1)
+
+
+def _exact(module: nn.Module, probe: Tensor) -> tuple[Tensor, float]:
+    """The probabilities in float64, and how far the module's own are from them; its own where it has no float64."""
+    own = _probabilities(module, probe)
+    try:
+        exact = _probabilities(copy.deepcopy(module).cpu().double(), probe.cpu().double())
+    except RuntimeError:  # a float32 constant inside
+        return own, 0.0
+    return exact, _gap(own, exact)
+
+
+def _gap(p: Tensor, truth: Tensor) -> float:
+    """The largest difference of a probability, relative to itself."""
+    return float(((p - truth).abs() / truth).max())
+
+
+def _repays(module: nn.Module, probe: Tensor, passes: float, name: str) -> bool:
+    with FlopCounterMode(display=False) as counter:
+        module(probe)
+    planned = passes * counter.get_total_flops() / len(probe)
+    enough = REPAID.get(probe.device.type, float("inf"))
+    if planned < enough:
+        log.info("%s: not compiled: %.1e operations planned, worth it from %.0e", name, planned, enough)
+    return planned >= enough
+
+
+def _folded(
+    module: nn.Module, probe: Tensor, agrees: Callable[[Callable[[Tensor], Tensor], str], bool]
+) -> nn.Module | None:
+    """A copy with every BatchNorm folded that directly follows a convolution or a linear layer; None if there is none.
+
+    Where folding all of them changes the result, each is tried alone.
+    """
+    pairs = _pairs(module, probe)
+    if not pairs:
+        return None
+    candidate = copy.deepcopy(module)
+    for layer, norm in pairs:
+        _fold(candidate, layer, norm)
+    if agrees(candidate, f"folded at once ({len(pairs)} BatchNorms)"):
+        return candidate
+    kept, good = module, False
+    for layer, norm in pairs:
+        candidate = copy.deepcopy(kept)
+        _fold(candidate, layer, norm)
+        if agrees(candidate, f"folded ({norm} into {layer})"):
+            kept, good = candidate, True
+    return kept if good else None
+
+
+def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:
+    """(layer, BatchNorm) where, in the forward pass of `probe`, the norm received that layer's untouched output.
+
+    Both must be called exactly once: a reused layer feeds others too. Norms are checked to be the affine map they seem.
+    """
+    calls: Counter[str] = Counter()
+    found: list[tuple[str, str]] = []
+    handles = []
+
+    def made(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            calls[name] += 1
+            if not isinstance(layer, nn.Linear) or output.ndim == 2:
+                # The tensor carries its maker; an in-place change of it in between shows in its version.
+                output._salrun_maker = (name, output._version)  # type: ignore[attr-defined]
+
+        return hook
+
+    def met(name: str) -> Callable[..., None]:
+        def hook(norm: _BatchNorm, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            calls[name] += 1
+            maker, version = getattr(inputs[0], "_salrun_maker", (None, None))
+            if maker is None or version != inputs[0]._version or norm.running_mean is None:
+                return
+            scale, shift = (t.view(1, -1, *[1] * (output.ndim - 2)) for t in _affine(norm))
+            expected = (inputs[0].double() * scale + shift).to(output.dtype)
+            if torch.allclose(output, expected, rtol=1e-4, atol=1e-5):
+                found.append((maker, name))
+
+        return hook
+
+    for name, part in module.named_modules():
+        if isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)) and "weight" in part._parameters:
+            handles.append(part.register_forward_hook(made(name)))
+        elif isinstance(part, _BatchNorm):
+            handles.append(part.register_forward_hook(met(name)))
+    try:
+        module(probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [(layer, norm) for layer, norm in found if calls[layer] == calls[norm] == 1]
+
+
+def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """scale, shift in float64: norm(x) = scale x + shift."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    shift = -norm.running_mean.double() * scale
+    return scale, shift if norm.bias is None else shift + norm.bias.double()
+
+
+def _fold(module: nn.Module, layer_name: str, norm_name: str) -> None:
+    """W' = scale W, b' = scale b + shift; the norm becomes the identity."""
+    layer, norm = module.get_submodule(layer_name), module.get_submodule(norm_name)
+    assert isinstance(norm, _BatchNorm)
+    scale, shift = _affine(norm)
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    bias: Tensor | None = layer.bias  # type: ignore[assignment]
+    if bias is not None:
+        shift = shift + scale * bias.double()
+    folded = weight.double() * scale.view(-1, *[1] * (weight.ndim - 1))
+    layer.weight = nn.Parameter(folded.to(weight.dtype), requires_grad=False)
+    layer.bias = nn.Parameter(shift.to(weight.dtype), requires_grad=False)
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():
+            if child is norm:
+                parent._modules[name] = nn.Identity()

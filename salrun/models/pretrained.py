@@ -1,0 +1,48 @@
+"""A network that comes with its weights: nothing to train, so its recipe only builds, loads and measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from salrun.models import checkpoint
+from salrun.models.classifier import Classifier
+from salrun.models.recipe import Obtained
+from salrun.models.verification import verify
+from salrun.store import Store
+
+
+class Pretrained:
+    """A dataclass that gives `module()` with its weights, their `source`, and how to read it, is one."""
+
+    if TYPE_CHECKING:
+        name: str
+        weights: str | None
+        mean: list[float]
+        std: list[float]
+        gate: dict[str, float]
+
+    source = "library"
+
+    @property
+    def layers(self) -> dict[str, str]:
+        raise NotImplementedError("abstract")
+
+    def module(self, seed: int) -> nn.Module:
+        """The network with its weights; random ones, where it has none, are drawn by `seed`."""
+        raise NotImplementedError("abstract")
+
+    def load(self, seed: int = 0) -> Classifier:
+        """The network as a classifier, ready to be explained."""
+        module = self.module(seed)
+        result = Classifier(module, self.mean, self.std, self.layers, self.name, checkpoint.fingerprint(module))
+        for role in self.layers:
+            result.layer(role)  # a wrong name is an error now, not after an hour
+        return result.eval().requires_grad_(False)
+
+    def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
+        model = self.load(seed).to(device)
+        card = {"weights": self.weights, "sha256": model.fingerprint}
+        return Obtained(model, verify(model, data, self.gate, device), card, self.source)

@@ -1,0 +1,247 @@
+"""A model recipe: how a network is built, where its weights come from, and what it must prove before it is explained.
+
+Weights come, in this order, from: `weights` given by the user; a checkpoint shipped for exactly this data, architecture,
+loss and seed; the store; training. A model that fails its gate stops the run unless `accept_unverified`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from salrun.errors import SalrunError, unknown
+from salrun.models import checkpoint
+from salrun.models.classifier import Classifier
+from salrun.models.cnn import glorot
+from salrun.models.training import History, Training, accuracy, fit, pgd_attack
+from salrun.models.verification import Verification, verify
+from salrun.rng import Draws, generator
+from salrun.store import Store, key_of, source_of
+
+log = logging.getLogger(__name__)
+
+PAPERS = Path(__file__).resolve().parent.parent / "papers"
+
+
+@dataclass
+class Obtained:
+    """A model ready to be explained, with everything a reader must know about it."""
+
+    classifier: Classifier
+    verification: Verification
+    card: dict[str, Any]
+    source: str  # shipped | trained | stored | file | random | library
+    deviations: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Recipe:
+    """A network of ours: `arch` builds it, `recipes[recipe]` trains it.
+
+    `training`: "plain", "pgd" (adversarial training from the plain weights) or "none" (random weights).
+    """
+
+    name: str
+    arch: Callable[[], nn.Module]
+    recipes: dict[str, dict[str, Any]]
+    recipe: str = "fast"
+    loss: str | None = None  # instead of the recipe's own
+    training: str = "plain"
+    init: str = "torch"  # torch | glorot
+    mean: list[float] = field(default_factory=lambda: [0.0])
+    std: list[float] = field(default_factory=lambda: [1.0])
+    layers: dict[str, str] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)  # accuracy, group, flips: what verification asks for
+    paper: str | None = None  # whose checkpoints/ folder is searched
+    weights: str | None = None  # a .safetensors file of the user's
+    train: bool = False  # ignore shipped checkpoints
+    accept_unverified: bool = False
+    half: bool = True  # weights are rounded to float16, so that a shipped checkpoint is the model, exactly
+
+    def __post_init__(self) -> None:
+        if self.recipe not in self.recipes:
+            raise unknown("recipe", self.recipe, self.recipes, "model.recipe")
+        if self.training not in ("plain", "pgd", "none"):
+            raise unknown("training", self.training, ("plain", "pgd", "none"), "model.training")
+        if self.training == "pgd" and "pgd" not in self.recipes:
+            raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add model.recipes.pgd")
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def how(self) -> Training:
+        spec = dict(self.recipes["pgd" if self.training == "pgd" else self.recipe])
+        if self.loss is not None:
+            spec["loss"] = self.loss
+        return Training(**spec)
+
+    def identity(self, data: Any, seed: int) -> dict[str, Any]:
+        """What makes two trained models the same model: data, architecture, loss, kind of training, seed."""
+        return {
+            "model": self.name,
+            "arch": repr(self.build(seed).module),
+            "init": self.init,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "loss": self.how().loss,
+            "training": self.training,
+            "data": data.identity() if self.training != "none" else None,
+            "seed": seed,
+        }
+
+    def build(self, seed: int, start: int = 0) -> Classifier:
+        """A freshly initialised network; `start` counts restarts."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(seed, f"init/{start}").initial_seed())
+            module = self.arch()
+        if self.init == "glorot":
+            glorot(module, generator(seed, f"init/{start}"))
+        return Classifier(module.eval(), self.mean, self.std, self.layers, self.name)
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
+        """The model, wherever its weights come from, verified."""
+        model = self.build(seed).to(device)
+        if self.training == "none":
+            return self._finish(model, data, device, {"identity": self.identity(None, seed)}, "random")
+        if self.weights is not None:
+            card = checkpoint.load_checkpoint(Path(self.weights), model.module)
+            return self._finish(model, data, device, card, "file")
+        identity = self.identity(data, seed)
+        shipped = None if self.train else self.shipped(identity)
+        if shipped is not None:
+            card = checkpoint.load_checkpoint(shipped, model.module)
+            return self._finish(model, data, device, card, "shipped")
+        key = key_of("model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self))
+        path = store.path("model", key)
+        source = "stored"
+        if not path.exists():
+            with store.lease("model", key, f"training {self.name}") as lease:
+                if not path.exists():
+                    self._train_to(path, data, seed, device, identity, store, lease.beat)
+                    source = "trained"
+        try:
+            card = checkpoint.load_checkpoint(path, model.module)
+        except SalrunError as fault:
+            raise SalrunError(f"{fault}; remove {path} and run again to train anew") from fault
+        return self._finish(model, data, device, card, source)
+
+    def shipped(self, identity: dict[str, Any]) -> Path | None:
+        """The checkpoint whose card has this very identity, if we ship one."""
+        wanted = json.loads(json.dumps(identity))
+        for card in sorted((PAPERS / self.paper / "checkpoints").glob("*.json")) if self.paper else []:
+            if json.loads(card.read_text()).get("identity") == wanted:
+                return card.with_suffix(".safetensors")
+        return None
+
+    def train_to(self, path: Path, data: Any, seed: int, device: torch.device, store: Store) -> dict[str, Any]:
+        """Train and write checkpoint and card to `path` (what `make train-<name>` does); resumable."""
+        return self._train_to(path, data, seed, device, self.identity(data, seed), store, lambda: None)
+
+    def _train_to(
+        self,
+        path: Path,
+        data: Any,
+        seed: int,
+        device: torch.device,
+        identity: dict[str, Any],
+        store: Store,
+        beat: Callable[[], None],
+    ) -> dict[str, Any]:
+        model, history = self._train(path, data, seed, device, store, beat)
+        if self.half:
+            checkpoint.round_half(model.module)
+        card = {
+            "identity": identity,
+            "recipe": self.recipe,
+            "training": asdict(self.how()),
+            "train_per_group": data.fingerprint().get("train_per_bucket"),
+            "history": history.epochs,
+            "ended": history.ended,
+            "start": history.start,
+            "seconds": round(history.seconds, 1),
+            "device": device.type,
+            "torch": torch.__version__,
+            **self._robustness(model, data, device),
+            "verification": verify(model, data, self.gate, device).as_dict(),
+        }
+        checkpoint.save_checkpoint(path, model.module, card, half=self.half)
+        for state in path.parent.glob(f".{path.stem}.*.state"):
+            state.unlink()
+        return card
+
+    def _train(
+        self, path: Path, data: Any, seed: int, device: torch.device, store: Store, beat: Callable[[], None]
+    ) -> tuple[Classifier, History]:
+        """Train, from fresh starts until one is accepted; PGD goes on from the plain model."""
+        how = self.how()
+        if self.training == "pgd":
+            plain = copy.copy(self)
+            plain.training = "plain"
+            model = plain.obtain(data, seed, store, device).classifier
+            state = path.parent / f".{path.stem}.pgd.state"
+            return model, fit(model, data, how, seed, device, state, f"{self.name} pgd", beat)
+        for start in range(how.restarts):
+            model = self.build(seed, start).to(device)
+            state = path.parent / f".{path.stem}.{start}.state"
+            history = fit(model, data, how, seed, device, state, self.name, beat)
+            history.start = start
+            if start + 1 == how.restarts or verify(model, data, self.gate, device).passed:
+                break
+            log.info("%s: start %d not accepted (%s); trying another", self.name, start, history.ended)
+        return model, history
+
+    def _robustness(self, model: Classifier, data: Any, device: torch.device, n: int = 500) -> dict[str, float]:
+        """Accuracy under the attack the model was trained against."""
+        how = self.how()
+        if self.training != "pgd" or how.pgd is None:
+            return {}
+        ids = data.ids("validation")
+        ids = ids[:: max(1, len(ids) // n)]
+        x, y = data.images(ids)
+        x = (x.float() / 255 if x.dtype == torch.uint8 else x).to(device)
+        y = y.to(device)
+        noise = Draws.of(0, ids, device).uniform("pgd", tuple(x.shape[1:]))
+        spec = {"eps": how.pgd["eps"], "step": how.pgd["step"], "iterations": int(how.pgd["iterations"])}
+        adversary = pgd_attack(model, x, y, how.loss, noise, **spec)
+        with torch.no_grad():
+            right = (model(adversary).argmax(1) == y).float().mean().item()
+        return {"pgd_accuracy": round(right, 4), "clean_accuracy": accuracy(model, data, ids, device).float().mean().item()}
+
+    def _finish(
+        self, model: Classifier, data: Any, device: torch.device, card: Mapping[str, Any], source: str
+    ) -> Obtained:
+        verification = verify(model, data, {} if self.training == "none" else self.gate, device)
+        deviations = self._deviations(card, source)
+        if not verification.passed:
+            if not self.accept_unverified:
+                raise SalrunError(
+                    f"model '{self.name}' fails verification: {verification.reason}; explaining it would say nothing about the "
+                    f"methods. Train another (seed=..., model.recipe=paper) or go on with model.accept_unverified=true"
+                )
+            deviations.append(f"UNVERIFIED MODEL, accepted by model.accept_unverified=true: {verification.reason}")
+        digest = checkpoint.fingerprint(model.module)
+        model.fingerprint = key_of("weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers)
+        model.requires_grad_(False)
+        return Obtained(model, verification, dict(card), source, deviations)
+
+    def _deviations(self, card: Mapping[str, Any], source: str) -> list[str]:
+        if source == "random":
+            return []
+        if source == "file":
+            return [f"model weights from the file {self.weights}"]
+        used = str(card.get("recipe", self.recipe))
+        found = []
+        if source == "shipped":
+            found.append("model: shipped checkpoint (model.train=true trains anew)")
+        if used != "paper":
+            found.append(f"training recipe '{used}', not the paper's (model.train=true model.recipe=paper)")
+        return found

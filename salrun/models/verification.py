@@ -1,0 +1,86 @@
+"""Does a model reason as its task says? Accuracy, accuracy in every group, and paired flips (SMERF section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from salrun.models.training import accuracy
+
+FLIPS = 100  # pairs for every two buckets that differ in one object
+
+
+@dataclass
+class Verification:
+    """Measured accuracies against what the gate asks for."""
+
+    split: str
+    accuracy: float
+    groups: dict[str, float] = field(default_factory=dict)
+    flips: dict[str, float] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
+    n: int = 0
+
+    @property
+    def reason(self) -> str:
+        """What fails; empty if nothing does."""
+        faults = []
+        if self.accuracy < self.gate.get("accuracy", 0.0):
+            faults.append(f"{self.split} accuracy {self.accuracy:.3f} < {self.gate['accuracy']}")
+        if self.groups and min(self.groups.values()) < self.gate.get("group", 0.0):
+            worst = min(self.groups, key=lambda g: self.groups[g])
+            faults.append(f"accuracy in group {worst} {self.groups[worst]:.3f} < {self.gate['group']}")
+        if self.flips and self.flip_rate < self.gate.get("flips", 0.0):
+            faults.append(f"paired flips {self.flip_rate:.3f} < {self.gate['flips']}")
+        return ", ".join(faults)
+
+    @property
+    def passed(self) -> bool:
+        return not self.reason
+
+    @property
+    def flip_rate(self) -> float:
+        return sum(self.flips.values()) / len(self.flips) if self.flips else float("nan")
+
+    def as_dict(self) -> dict[str, Any]:
+        rounded = lambda table: {k: round(v, 4) for k, v in table.items()}  # noqa: E731
+        return {
+            "split": self.split,
+            "n": self.n,
+            "accuracy": round(self.accuracy, 4),
+            "groups": rounded(self.groups),
+            "flips": rounded(self.flips),
+            "flip_rate": round(self.flip_rate, 4) if self.flips else None,
+            "gate": self.gate,
+            "passed": self.passed,
+            "reason": self.reason,
+        }
+
+
+def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch.device) -> Verification:
+    """Measure on the data's verification split; flips where the data can make pairs."""
+    split = getattr(data, "verification_split", "validation")
+    ids = data.ids(split)
+    limit = gate.get("images")
+    if limit and len(ids) > limit:
+        ids = ids[:: -(-len(ids) // int(limit))]
+    right = accuracy(model, data, ids, device)
+    groups: dict[str, list[bool]] = {}
+    for hit, group in zip(right.tolist(), data.groups_of(ids), strict=True):
+        groups.setdefault(group, []).append(hit)
+    flips = {}
+    if hasattr(data, "flips") and "flips" in gate:
+        for a, b, first, second in data.flips(FLIPS):
+            hit = _right(model, first, data.label(a), device) & _right(model, second, data.label(b), device)
+            flips[f"{a}-{b}"] = hit.float().mean().item()
+    share = {g: sum(hits) / len(hits) for g, hits in groups.items()}
+    return Verification(split, right.float().mean().item(), share, flips, dict(gate), len(ids))
+
+
+@torch.no_grad()
+def _right(model: nn.Module, images: torch.Tensor, label: int, device: torch.device) -> torch.Tensor:
+    return model(images.to(device).float() / 255).argmax(1) == label

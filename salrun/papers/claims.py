@@ -1,0 +1,277 @@
+"""A paper's claims as short functions, and what a run says about them.
+
+A claim reduces tables of evidence to margins: a statement holds where its margin is > 0. The tables have one column
+per cell and one row per draw: row 0 holds the estimates, the rows below the same quantity in bootstrap resamples of the
+images. A claim written row by row therefore gives the margin and its uncertainty at once, and the same function applied
+to the published tables (row 0 only) says whether the paper's own numbers support the statement:
+
+    @claim("T5", "tomsett", "alpha grows with L")
+    def _(e: Evidence) -> pd.DataFrame:
+        return pick(e["alpha"], steps=40) - pick(e["alpha"], steps=20)
+
+A claim with several parts (columns) holds where all parts do (`any_of=True`: where one does); its margin is that of
+the worst (best) part, and the parts that fail are named in `reason`.
+
+`holds`: yes where the whole confidence interval is > 0, no where it is < 0, else uncertain. It is an interval over
+images; with at least three seeds it is Student's t over the seeds' margins. Where one failing (holding) part of several
+would decide, that side of the interval is widened by Bonferroni's correction.
+`verdict`: reproduced where `holds` equals `published_holds` (for what is stated in the text only: where it holds), so a
+statement that is false both here and on the paper's own tables is reproduced as such, and `reason` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from salrun.errors import SalrunError
+
+COLUMNS = [
+    *("id", "paper", "statement", "measured", "ci_low", "ci_high", "holds"),
+    *("published", "published_holds", "verdict", "reason"),
+]
+SEEDS_FOR_INTERVAL = 3
+
+
+class NotTestable(Exception):
+    """Raised by a claim that a run cannot decide; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """One number, > 0 where the statement holds, with its confidence interval and the parts that fail."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    failing: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> str:
+        """Decided by the interval; by the value itself where there is none (published numbers)."""
+        if math.isnan(self.low):
+            return "yes" if self.value > 0 else "no"
+        return "yes" if self.low > 0 else "no" if self.high < 0 else "uncertain"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Named tables of one model (rows: estimate, then draws; columns: cells) and the images they rest on."""
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    images: int = 0
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self.tables:
+            raise NotTestable(f"needs the table '{name}'")
+        return self.tables[name]
+
+
+Parts = pd.DataFrame | pd.Series | Margin
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper and the function that measures its margin."""
+
+    id: str
+    paper: str
+    statement: str
+    measure: Callable[[Evidence], Parts]
+    any_of: bool = False
+    text: bool = False  # stated in text or figures only: there is no published number to test
+
+
+_CLAIMS: dict[str, dict[str, Claim]] = {}
+
+
+def claim(
+    id: str, paper: str, statement: str, *, any_of: bool = False, text: bool = False
+) -> Callable[[Callable[[Evidence], Parts]], Callable[[Evidence], Parts]]:
+    """Register a function of the evidence as a claim of `paper`."""
+
+    def register(measure: Callable[[Evidence], Parts]) -> Callable[[Evidence], Parts]:
+        known = _CLAIMS.setdefault(paper, {})
+        if id in known and known[id].measure.__module__ != measure.__module__:
+            raise SalrunError(f"claim '{id}' of '{paper}' is defined twice, in {known[id].measure.__module__}")
+        known[id] = Claim(id, paper, statement, measure, any_of, text)
+        return measure
+
+    return register
+
+
+def claims_of(paper: str) -> list[Claim]:
+    """The claims of a paper, in the order of their definition; its `claims` module must have been imported."""
+    return list(_CLAIMS.get(paper, {}).values())
+
+
+def pick(table: pd.DataFrame, **levels: object) -> pd.DataFrame:
+    """The cells whose column levels have these values: a single value drops its level, a list keeps it.
+
+    What the run lacks makes the claim not testable, and is named.
+    """
+    for level, wanted in levels.items():
+        if level not in table.columns.names:
+            raise NotTestable(f"needs cells by {level}")
+        values = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+        present = table.columns.get_level_values(level)
+        absent = [v for v in values if v not in set(present)]
+        if absent:
+            raise NotTestable(f"needs {level} {', '.join(map(str, absent))}")
+        table = table.iloc[:, np.flatnonzero(present.isin(values))]
+        if not isinstance(wanted, (list, tuple)) and table.columns.nlevels > 1:
+            table = table.droplevel(level, axis=1)
+    return table
+
+
+def estimate_and_draws(estimate: Sequence[float], draws: np.ndarray | None, columns: pd.Index) -> pd.DataFrame:
+    """A table of evidence: the estimates as row 0, their draws (draws, cells) below."""
+    first = np.asarray(estimate, dtype=np.float64)[None, :]
+    rows = first if draws is None else np.concatenate([first, draws])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def parts(**named: pd.Series | pd.DataFrame) -> pd.DataFrame:
+    """Several margins side by side, each part under its name."""
+    columns = []
+    for name, part in named.items():
+        if isinstance(part, pd.DataFrame):
+            columns += [part[c].rename(f"{name} {_cell_name(c)}") for c in part.columns]
+        else:
+            columns.append(part.rename(name))
+    return pd.concat(columns, axis=1)
+
+
+def evaluate_claims(
+    claims: Iterable[Claim], evidence: Evidence | Sequence[Evidence], published: Evidence | None = None
+) -> pd.DataFrame:
+    """One row per claim (columns: COLUMNS). `evidence`: of one model, or of one model per seed."""
+    seeds = [evidence] if isinstance(evidence, Evidence) else list(evidence)
+    if not seeds:
+        raise SalrunError("claims need the evidence of at least one model, got none")
+    rows = [_row(c, seeds, published or Evidence()) for c in claims]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[str, object]:
+    known = _published(claim, published)
+    row: dict[str, object] = {"id": claim.id, "paper": claim.paper, "statement": claim.statement}
+    row["published"] = "text" if known is None else known.value
+    row["published_holds"] = "yes" if known is None else known.holds
+    try:
+        margin = measure(claim, seeds)
+    except NotTestable as problem:
+        return row | {"holds": "", "verdict": "not testable here", "reason": str(problem)}
+    agrees = margin.holds == row["published_holds"]
+    verdict = "uncertain" if margin.holds == "uncertain" else "reproduced" if agrees else "not reproduced"
+    return row | {
+        "measured": margin.value,
+        "ci_low": margin.low,
+        "ci_high": margin.high,
+        "holds": margin.holds,
+        "verdict": verdict,
+        "reason": "; ".join(filter(None, [_why(margin, known), _basis(seeds)])),
+    }
+
+
+def measure(claim: Claim, seeds: Sequence[Evidence]) -> Margin:
+    """The margin of a claim with its interval over images, or over seeds where there are enough."""
+    results = [claim.measure(e) for e in seeds]
+    if all(isinstance(r, Margin) for r in results):
+        return _of_margins([r for r in results if isinstance(r, Margin)])
+    tables = [_as_parts(r) for r in results]
+    points = pd.DataFrame([t.iloc[0] for t in tables])
+    undefined = points.columns[points.isna().any()]
+    if len(undefined):
+        raise NotTestable(f"undefined for {', '.join(map(_cell_name, undefined))}")
+    # "Some part is > 0" is the opposite of "all parts are < 0".
+    turn = -1.0 if claim.any_of else 1.0
+    lows, highs = _intervals([turn * t for t in tables])
+    margins = turn * points.mean()
+    ends = sorted([turn * lows.min(), turn * highs.min()])
+    failing = () if claim.any_of or len(margins) == 1 else _failing(margins)
+    return Margin(float(turn * margins.min()), float(ends[0]), float(ends[1]), failing)
+
+
+def _failing(margins: pd.Series) -> tuple[str, ...]:
+    """The parts that do not hold, worst first."""
+    bad = margins[margins <= 0].sort_values(kind="stable")
+    return tuple(f"{_cell_name(cell)} ({value:+.3g})" for cell, value in bad.items())
+
+
+def _intervals(tables: Sequence[pd.DataFrame], level: float = 0.95) -> tuple[pd.Series, pd.Series]:
+    """Low and high end of each part for "all parts hold"; the high end corrected for the number of parts."""
+    tail = (1 - level) / 2
+    corrected = tail / tables[0].shape[1]
+    if len(tables) >= SEEDS_FOR_INTERVAL:
+        points = pd.DataFrame([t.iloc[0] for t in tables])
+        error = points.std(ddof=1) / math.sqrt(len(points))
+        reach = stats.t(len(points) - 1).isf
+        return points.mean() - reach(tail) * error, points.mean() + reach(corrected) * error
+    draws = sum((t.iloc[1:] for t in tables[1:]), tables[0].iloc[1:]) / len(tables)
+    if draws.empty:
+        missing = pd.Series(np.nan, index=tables[0].columns)
+        return missing, missing
+    return draws.quantile(tail), draws.quantile(1 - corrected)
+
+
+def _of_margins(margins: Sequence[Margin]) -> Margin:
+    if len(margins) == 1:
+        return margins[0]
+    values = pd.DataFrame({"margin": [m.value for m in margins]})
+    if len(margins) < SEEDS_FOR_INTERVAL:
+        return Margin(values["margin"].mean(), min(m.low for m in margins), max(m.high for m in margins))
+    low, high = _intervals([values.iloc[[k]] for k in range(len(values))])
+    return Margin(values["margin"].mean(), float(low.iloc[0]), float(high.iloc[0]))
+
+
+def _published(claim: Claim, published: Evidence) -> Margin | None:
+    """The margin on the paper's own numbers; None where it has none."""
+    if claim.text:
+        return None
+    try:
+        return measure(claim, [published])
+    except NotTestable as problem:
+        raise SalrunError(
+            f"claim '{claim.id}' of '{claim.paper}' is not marked as text but the published tables cannot test it: "
+            f"{problem}"
+        ) from problem
+
+
+def _as_parts(result: Parts) -> pd.DataFrame:
+    if isinstance(result, Margin):
+        raise SalrunError("a claim gave a margin for one seed and draws for another")
+    return result.to_frame("margin") if isinstance(result, pd.Series) else result
+
+
+def _cell_name(cell: object) -> str:
+    return " ".join(str(c) for c in cell if c != "") if isinstance(cell, tuple) else str(cell)
+
+
+def _listing(failing: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(failing) - most} more" if len(failing) > most else ""
+    return ", ".join(failing[:most]) + more
+
+
+def _why(margin: Margin, known: Margin | None) -> str:
+    text = []
+    if margin.failing:
+        text.append(f"fails here for {_listing(margin.failing)}")
+    if known is None:
+        text.append("the paper states it in text or figures only")
+    elif known.holds == "no":
+        where = f" for {_listing(known.failing)}" if known.failing else ""
+        text.append(f"the paper's own tables contradict it{where}")
+    return "; ".join(text)
+
+
+def _basis(seeds: Sequence[Evidence]) -> str:
+    if len(seeds) >= SEEDS_FOR_INTERVAL:
+        return f"CI over {len(seeds)} seeds"
+    models = "one model" if len(seeds) == 1 else f"{len(seeds)} models"
+    return f"CI over {min(e.images for e in seeds)} images of {models}"

@@ -1,0 +1,122 @@
+"""What a run will cost, before it starts: passes, time on this device, bytes of maps, what the store already has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from salrun.build import Cell
+from salrun.models.classifier import Classifier
+from salrun.stages import Stages, Tile
+
+PROBE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kind of work: passes still to be done for one method, metric or shared piece of a metric."""
+
+    stage: str
+    name: str
+    passes: float  # per image, as if nothing were stored
+    done: int  # images the store already has
+    images: int
+
+    @property
+    def todo(self) -> float:
+        return self.passes * (self.images - self.done)
+
+
+@dataclass(frozen=True)
+class Plan:
+    lines: list[Line]
+    images: int
+    tiles: int
+    rate: float  # forward passes per second on this device
+    map_bytes: int
+
+    @property
+    def passes(self) -> float:
+        return sum(line.todo for line in self.lines)
+
+    @property
+    def seconds(self) -> float:
+        return self.passes / self.rate
+
+    def short(self) -> str:
+        return (
+            f"{self.images} images, {self.passes:,.0f} forward passes to do, about {duration(self.seconds)} "
+            f"({self.rate:,.0f} passes/s here), {size(self.map_bytes)} of maps"
+        )
+
+    def table(self) -> str:
+        head = f"{'stage':<8}{'what':<34}{'passes/image':>13}{'images':>9}{'stored':>9}{'to do':>14}{'time':>9}"
+        rows = [
+            f"{x.stage:<8}{x.name:<34}{x.passes:>13,.1f}{x.images:>9,}{x.done:>9,}{x.todo:>14,.0f}"
+            f"{duration(x.todo / self.rate):>9}"
+            for x in self.lines
+        ]
+        return "\n".join([head, *rows, f"in all: {self.short()}"])
+
+
+def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
+    """Count what is to be done; a forward pass is timed on the real model for half a second."""
+    images = sum(len(t.ids) for t in tiles)
+    lines = []
+    for part in cell.methods:
+        passes = part.method.passes(stages.model, cell.dataset.shape)
+        done = sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part)))
+        lines.append(Line("maps", part.name, passes, done, images))
+    seen: set[str] = set()
+    for metric in cell.metrics:
+        passes = metric.metric.passes(stages.model, cell.dataset.shape)
+        name = "/".join(filter(None, [metric.name, metric.variant]))
+        if passes:
+            todo = done = 0
+            for part in cell.methods:
+                view = part.view if metric.view == "method" else metric.view
+                cost = passes * part.method.passes(stages.model, cell.dataset.shape) if "explain" in metric.metric.needs else passes
+                stored = sum(
+                    len(t.ids) for t in tiles if cell.store.has("scores", stages.score_key(t, part, metric, view))  # type: ignore[arg-type]
+                )
+                todo += cost
+                done += stored
+            lines.append(Line("scores", name, todo, done // max(len(cell.methods), 1), images))
+        shared = metric.metric.shared_passes(stages.model, cell.dataset.shape)
+        if shared and name not in seen:
+            seen.add(name)
+            lines.append(Line("shared", name, shared, 0, images))
+    shape = cell.dataset.shape
+    width = 4 if cell.precision == "float32" else 8
+    size_of_maps = images * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
+    return Plan(lines, images, len(tiles), forward_rate(stages.model, cell), size_of_maps)
+
+
+@torch.no_grad()
+def forward_rate(model: Classifier, cell: Cell) -> float:
+    """Images per second of a plain forward pass at the run's tile size."""
+    x = torch.zeros(cell.tile, *cell.dataset.shape, device=cell.device, dtype=getattr(torch, cell.precision))
+    model(x)
+    passes, begun = 0, time.monotonic()
+    while time.monotonic() - begun < PROBE_SECONDS:
+        model(x).sum().item()
+        passes += cell.tile
+    return passes / (time.monotonic() - begun)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360000 else f"{seconds / 86400:.0f} days"
+
+
+def size(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"

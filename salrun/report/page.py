@@ -1,0 +1,389 @@
+"""One page from what lies in a run directory. It only reads: every number shown was put in a table by the run."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from markupsafe import Markup
+
+from salrun.errors import SalrunError
+from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, pack_gallery
+
+HERE = Path(__file__).parent
+MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
+MIN_GALLERY = 1_000_000
+MAX_ROWS = 6000  # of a summary table; a browser sorts and filters that many at once
+MAX_FIGURE_ROWS = 100
+VERDICTS = ("reproduced", "not reproduced", "uncertain", "not testable here")
+EVERYTHING = ("all", "overall", "")  # names of the group that has all images
+KEYS = ("experiment", "dataset", "model", "seed", "scale", "target")
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` into a run directory and return its path. Missing pieces are named on the page."""
+    run_dir = Path(run_dir)
+    return _write(run_dir / "report.html", [_read_run(run_dir)], joint=False)
+
+
+def write_joint_report(run_dirs: Sequence[Path], out: Path) -> Path:
+    """Write one page about several runs to `out`, with a chapter per paper, and return its path."""
+    if not run_dirs:
+        raise SalrunError("a joint report needs at least one run directory, got none")
+    return _write(Path(out), [_read_run(Path(d)) for d in run_dirs], joint=True)
+
+
+@dataclass
+class Run:
+    path: Path
+    info: dict[str, Any]
+    title: str
+    paper: str
+    config: str | None
+    claims: list[dict[str, str]] | None
+    model: pd.DataFrame | None
+    summary: pd.DataFrame | None
+    n_images: int | None
+    notes: list[str]
+    gallery: Gallery | None = None
+    no_gallery: str = ""
+
+    @property
+    def status(self) -> str:
+        """The state of the run in a word, whether it is recorded as one or as a word per cell."""
+        status = self.info.get("status")
+        if isinstance(status, dict):
+            counts = Counter(str(v) for v in status.values())
+            return ", ".join(f"{n} {state}" for state, n in counts.items())
+        return str(status) if status else "not recorded"
+
+    @property
+    def command(self) -> str | None:
+        command = self.info.get("command")
+        return shlex.join(map(str, command)) if isinstance(command, list) else command
+
+    @property
+    def verified(self) -> bool | None:
+        verification = self.info.get("verification")
+        passed = verification.get("passed") if isinstance(verification, dict) else None
+        return passed if isinstance(passed, bool) else None
+
+    @property
+    def seconds(self) -> float | None:
+        timings = self.info.get("timings")
+        if not isinstance(timings, dict):
+            return None
+        stages = {k: float(v) for k, v in timings.items() if isinstance(v, int | float)}
+        return stages.get("total", sum(stages.values())) if stages else None
+
+    def counted(self, column: str) -> int:
+        if self.summary is None:
+            return 0
+        return self.summary.loc[self.summary["method"] != IMAGE_LEVEL, column].nunique()
+
+
+@dataclass
+class Figure:
+    title: str
+    run: str
+    uri: str
+    file: str
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    n_rows: int = 0
+
+
+@dataclass
+class Chapter:
+    """The runs of one paper with what they say together."""
+
+    title: str
+    runs: list[Run]
+    claims: list[dict[str, Any]]
+    counts: dict[str, int]
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    n_rows: int
+    filters: dict[str, list[str]]
+    figures: list[Figure]
+
+
+def _write(out: Path, runs: list[Run], joint: bool) -> Path:
+    papers: dict[str, list[Run]] = {}
+    for run in runs:
+        papers.setdefault(run.paper, []).append(run)
+    chapters = [_chapter(paper or "Other runs", members) for paper, members in papers.items()]
+    room = MAX_BYTES - len(_render(chapters, joint, out))
+    for run in runs:
+        directions = run.info.get("directions")
+        try:
+            run.gallery = pack_gallery(
+                run.path, directions if isinstance(directions, dict) else {}, max(room, MIN_GALLERY) // len(runs)
+            )
+        except BadMaps as fault:
+            run.no_gallery = str(fault)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(_render(chapters, joint, out))
+    temporary.replace(out)
+    return out
+
+
+def _render(chapters: list[Chapter], joint: bool, out: Path) -> bytes:
+    css, js = ((HERE / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    html = (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            chapters=chapters,
+            joint=joint,
+            css=Markup(css),
+            js=Markup(js),
+            css_hash=_csp_hash(css),
+            js_hash=_csp_hash(js),
+            beside=lambda path: os.path.relpath(path, out.parent).replace(os.sep, "/"),
+        )
+    )
+    return html.encode("utf-8", errors="replace")
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    # Autoescape is on whatever a template is called: names in a run may be hostile.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, duration=duration, slug=slug, margin=margin, pretty=pretty)
+    environment.globals.update(whisker=whisker)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+def _csp_hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+# --- reading a run ---------------------------------------------------------------------------------------------------
+
+
+def _read_run(path: Path) -> Run:
+    if not path.is_dir():
+        raise SalrunError(f"no run directory at {path}; `salrun status` lists the runs")
+    notes: list[str] = []
+    info = _read(path / "run.json", lambda p: json.loads(p.read_text(encoding="utf-8")), notes)
+    if not isinstance(info, dict):
+        if info is not None:
+            notes.append("run.json cannot be read (it is not an object).")
+        info = {}
+    return Run(
+        path=path,
+        info=info,
+        title=str(info.get("experiment") or path.name),
+        paper=str(info.get("paper") or ""),
+        config=_read(path / "config.yaml", lambda p: p.read_text(encoding="utf-8"), notes),
+        claims=_read(path / "claims.csv", _read_claims, notes),
+        model=_read(path / "tables" / "model.csv", lambda p: pd.read_csv(p, dtype=str, keep_default_na=False), notes),
+        summary=_read(path / "tables" / "summary.parquet", _read_summary, notes),
+        n_images=_read(path / "tables" / "scores.parquet", _count_images, notes),
+        notes=notes,
+    )
+
+
+def _read(path: Path, reader: Any, notes: list[str]) -> Any:
+    """What `reader` makes of the file, or None with a note for the page."""
+    name = f"{path.parent.name}/{path.name}" if path.parent.name in ("tables", "figures") else path.name
+    if not path.is_file():
+        notes.append(f"{name} is missing.")
+        return None
+    try:
+        return reader(path)
+    except (OSError, ValueError, KeyError, pa.ArrowException, csv.Error) as fault:
+        notes.append(f"{name} cannot be read ({type(fault).__name__}: {fault}).")
+        return None
+
+
+def _read_claims(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [{str(k): v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(file)]
+    needed = {"id", "statement", "measured", "ci_low", "ci_high", "holds", "published", "published_holds", "verdict",
+              "reason"}  # fmt: skip
+    if rows and (lacking := needed - set(rows[0])):
+        raise ValueError(f"lacks the columns {', '.join(sorted(lacking))}")
+    return rows
+
+
+def _read_numbers(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def _read_summary(path: Path) -> pd.DataFrame:
+    summary = pd.read_parquet(path)
+    needed = {"method", "metric", "variant", "group", "n", "n_flagged", "mean", "std", "ci_low", "ci_high"}
+    if lacking := needed - set(summary.columns):
+        raise ValueError(f"lacks the columns {', '.join(sorted(lacking))}")
+    names = [c for c in summary.columns if c not in ("n", "n_flagged", "mean", "std", "ci_low", "ci_high")]
+    summary[names] = summary[names].astype("string").fillna("")
+    return summary
+
+
+def _count_images(path: Path) -> int:
+    return int(pc.count_distinct(pq.read_table(path, columns=["image_id"])["image_id"]).as_py())
+
+
+# --- what a chapter says ---------------------------------------------------------------------------------------------
+
+
+def _chapter(title: str, runs: list[Run]) -> Chapter:
+    claims = [{**claim, "run": run.title} for run in runs for claim in run.claims or []]
+    found = Counter(claim["verdict"] for claim in claims)
+    counts = {verdict: found[verdict] for verdict in (*VERDICTS, *(v for v in found if v not in VERDICTS))}
+    columns, rows, n_rows, filters = _summary_rows([run.summary for run in runs if run.summary is not None])
+    figures = [figure for run in runs for figure in _figures(run)]
+    return Chapter(title, runs, claims, counts, columns, rows, n_rows, filters, figures)
+
+
+def _summary_rows(
+    tables: list[pd.DataFrame],
+) -> tuple[list[str], list[dict[str, Any]], int, dict[str, list[str]]]:
+    """Rows for the page with whiskers on one axis per metric; columns that never vary are left out."""
+    if not tables:
+        return [], [], 0, {}
+    table = pd.concat(tables, ignore_index=True)
+    keys = [key for key in KEYS if key in table and table[key].nunique() > 1]
+    whole = table["group"].isin(EVERYTHING)
+    table["axis"] = table["metric"].where(table["variant"] == "", table["metric"] + " · " + table["variant"])
+    shared = [table["axis"], whole]  # means over all images are closer together than those over a group
+    table["low"] = table[["ci_low", "mean"]].min(axis=1).groupby(shared).transform("min")
+    table["high"] = table[["ci_high", "mean"]].max(axis=1).groupby(shared).transform("max")
+    n_rows = len(table)
+    table = pd.concat([table[whole], table[~whole]]).head(MAX_ROWS)
+    columns = ["method", *keys, "axis", *(["group"] if table["group"].nunique() > 1 else [])]
+    filters = {name: list(dict.fromkeys(table[name])) for name in columns}
+    rows: list[dict[str, Any]] = table[
+        [*columns, "mean", "ci_low", "ci_high", "n", "n_flagged", "std", "low", "high"]
+    ].to_dict("records")  # type: ignore[assignment]
+    for row in rows:
+        row["at"] = [filters[name].index(row[name]) for name in columns]
+    return columns, rows, n_rows, {k: v for k, v in filters.items() if len(v) > 1}
+
+
+def _figures(run: Run) -> list[Figure]:
+    folder = run.path / "figures"
+    stems = sorted({p.stem for p in folder.glob("*") if p.suffix in (".png", ".svg")}) if folder.is_dir() else []
+    figures = []
+    for stem in stems:
+        pictures = [p for p in (folder / f"{stem}.svg", folder / f"{stem}.png") if p.is_file()]
+        picture = min(pictures, key=lambda p: p.stat().st_size)
+        kind = "image/svg+xml" if picture.suffix == ".svg" else "image/png"
+        uri = f"data:{kind};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
+        figure = Figure(stem.replace("_", " "), run.title, uri, f"figures/{stem}.csv")
+        if numbers := _read(folder / f"{stem}.csv", _read_numbers, run.notes):
+            figure.header, *rows = numbers
+            figure.rows, figure.n_rows = rows[:MAX_FIGURE_ROWS], len(rows)
+        figures.append(figure)
+    return figures
+
+
+# --- how things are written ------------------------------------------------------------------------------------------
+
+
+def number(value: Any) -> str:
+    """Three decimals near one, three digits elsewhere; text stays text, nothing and NaN are `n/a`."""
+    if value is None or value == "" or value is pd.NA:
+        return "n/a"
+    try:
+        x = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    if not math.isfinite(x):
+        return "n/a" if math.isnan(x) else str(value)
+    if re.fullmatch(r"[+-]?\d+", str(value)):
+        return f"{int(x):,}"
+    if x == 0 or 0.001 <= abs(x) < 1000:
+        return f"{x:.3f}"
+    return f"{x:,.0f}" if 1000 <= abs(x) < 1e7 else f"{x:.2e}"
+
+
+def duration(seconds: Any) -> str:
+    """`48 s`, `12 min 4 s`, `3 h 20 min`."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return str(seconds)
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def slug(text: str) -> str:
+    """A class or fragment name made of letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def whisker(value: Any, low: Any, high: Any, start: Any, end: Any) -> Markup:
+    """A dot with its interval on the axis [start, end]."""
+    start, end = _floats(start, end)
+    return _draw(_floats(value, low, high), start, end)
+
+
+def margin(claim: dict[str, str]) -> Markup:
+    """A claim's measured margin with its interval, the published one hollow, and a line at zero."""
+    measured = _floats(claim["measured"], claim["ci_low"], claim["ci_high"])
+    published = _floats(claim["published"])
+    known = [x for x in (0.0, *measured, *published) if math.isfinite(x)]
+    return _draw(measured, min(known), max(known), published[0], zero=True)
+
+
+def _floats(*items: Any) -> list[float]:
+    """The items as numbers, NaN where they are none."""
+    numbers = []
+    for item in items:
+        try:
+            numbers.append(float(item))
+        except (TypeError, ValueError):
+            numbers.append(math.nan)
+    return numbers
+
+
+def _draw(measured: list[float], start: float, end: float, published: float = math.nan, zero: bool = False) -> Markup:
+    value, low, high = measured
+    if not (math.isfinite(value) and math.isfinite(start) and math.isfinite(end)):
+        return Markup("")
+
+    def at(x: float) -> str:
+        return f"{6 + 108 * ((x - start) / (end - start) if end > start else 0.5):.1f}"
+
+    parts = [f'<path class="axis" d="M{at(0)} 0V14"/>' if zero else ""]
+    if math.isfinite(low) and math.isfinite(high):
+        parts.append(f'<path d="M{at(low)} 7H{at(high)}"/>')
+    if math.isfinite(published):
+        parts.append(f'<circle class="published" cx="{at(published)}" cy="7" r="3"/>')
+    parts.append(f'<circle cx="{at(value)}" cy="7" r="3"/>')
+    return Markup(f'<svg class="whisker" width="120" height="14" aria-hidden="true">{"".join(parts)}</svg>')

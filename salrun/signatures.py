@@ -1,0 +1,129 @@
+"""What parameters a `_target_` takes, read from its source without importing it (importing torch takes seconds)."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from salrun.errors import SalrunError, near
+
+
+@lru_cache(maxsize=512)
+def parameters(target: str) -> dict[str, str] | None:
+    """Parameter -> annotation of a dataclass or function; None where the source does not tell."""
+    module, _, name = target.rpartition(".")
+    tree = _tree(module)
+    if tree is None:
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _fields(node, module, tree)
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            if node.args.kwarg:
+                return None
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            return {a.arg: ast.unparse(a.annotation) if a.annotation else "Any" for a in arguments}
+    known = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
+    raise SalrunError(f"_target_ '{target}': module {module} has no '{name}'{near(name, known)}")
+
+
+def _tree(module: str) -> ast.Module | None:
+    try:
+        spec = importlib.util.find_spec(module) if module else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise SalrunError(f"_target_ module '{module}' not found; is its folder the current one, or given by --config-dir?")
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, str] | None:
+    """Dataclass fields, base classes first; a hand-written __init__ is left to Python."""
+    if any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body):
+        return None
+    found: dict[str, str] = {}
+    for base in node.bases:
+        name = ast.unparse(base)
+        if name in ("Method", "Metric", "Protocol"):
+            continue
+        inherited = parameters(f"{_home(name, module, tree)}.{name}")
+        if inherited is None:
+            return None
+        found |= inherited
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = ast.unparse(item.annotation)
+            if not annotation.startswith("ClassVar"):
+                found[item.target.id] = annotation
+    return found
+
+
+def _home(name: str, module: str, tree: ast.Module) -> str:
+    """The module that defines a base class."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            return node.module
+    return module
+
+
+def fits(value: Any, annotation: str) -> bool:
+    """Whether a YAML value is of an annotated type; annotations we do not understand admit everything."""
+    return _fits(value, ast.parse(annotation, mode="eval").body)
+
+
+def _fits(value: Any, node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _fits(value, node.left) or _fits(value, node.right)
+    if isinstance(node, ast.Constant) and node.value is None:
+        return value is None
+    if isinstance(node, ast.Name):
+        return _plain(value, node.id)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        outer = node.value.id
+        if outer == "Literal":
+            options = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return any(isinstance(o, ast.Constant) and o.value == value for o in options)
+        if outer in ("list", "Sequence", "tuple"):
+            inner = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+            return isinstance(value, list | tuple) and all(_fits(v, inner) for v in value)
+        if outer in ("dict", "Mapping"):
+            return isinstance(value, dict)
+    return True
+
+
+def _plain(value: Any, name: str) -> bool:
+    if name == "bool":
+        return isinstance(value, bool)
+    if name == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if name == "float":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    kinds: dict[str, type] = {"str": str, "list": list, "dict": dict, "tuple": list}
+    return isinstance(value, kinds[name]) if name in kinds else True
+
+
+def check_parameters(target: str, given: dict[str, Any], where: str, reserved: tuple[str, ...] = ()) -> None:
+    """Unknown parameters and wrong types of a `_target_`, each one sentence."""
+    known = parameters(target)
+    if known is None:
+        return
+    for key, value in given.items():
+        if key == "_target_" or key in reserved:
+            continue
+        if key not in known:
+            raise SalrunError(f"unknown key '{where}.{key}'{near(key, [*known, *reserved])}")
+        if not fits(value, known[key]):
+            raise SalrunError(f"{where}.{key} must be {_readable(known[key])}, got {value!r}")
+
+
+def _readable(annotation: str) -> str:
+    node = ast.parse(annotation, mode="eval").body
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
+        options = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return "one of " + ", ".join(str(o.value) for o in options if isinstance(o, ast.Constant))
+    return annotation.replace(" | ", " or ").replace("None", "null")

@@ -1,0 +1,299 @@
+"""The cached stages of a cell: fit, maps, scores. Each asks the store first and publishes what it computed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from salrun.build import Cell, MethodPart, MetricPart
+from salrun.errors import SalrunError
+from salrun.methods.iba import fit_feature_stats
+from salrun.models.classifier import Classifier
+from salrun.rng import Draws
+from salrun.store import key_of, source_of
+from salrun.types import NAN_MAP, OK, Batch, FeatureStats, Fitted, Scene, Score
+from salrun.views import NamedView, group_clip, map_flags
+
+log = logging.getLogger(__name__)
+
+FIT_BATCH = 50
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Consecutive explained images; the unit of work, of resume and of sharding."""
+
+    index: int
+    ids: tuple[str, ...]
+
+
+def tiles(ids: Sequence[str], size: int, shard: tuple[int, int] = (0, 1)) -> list[Tile]:
+    """Cut the explained images into tiles of `size`; shard i of n takes every n-th tile."""
+    cut = [Tile(k // size, tuple(ids[k : k + size])) for k in range(0, len(ids), size)]
+    return cut[shard[0] :: shard[1]]
+
+
+@dataclass
+class Result:
+    """What was measured on one tile with one model."""
+
+    tile: Tile
+    model: str
+    batch: Batch
+    prediction: Tensor
+    confidence: Tensor
+    target: dict[str, Tensor] = field(default_factory=dict)  # by method
+    scores: dict[tuple[str, str, str], Score] = field(default_factory=dict)  # by (method, metric, variant)
+
+
+class Stages:
+    """The stages of one cell with one model."""
+
+    def __init__(self, cell: Cell, name: str, model: Classifier, others: Mapping[str, Stages] | None = None) -> None:
+        self.cell = cell
+        self.name = name
+        self.model = model
+        self.others = dict(others or {})
+        self.computed = {"maps": 0, "scores": 0}  # what the store did not have
+        self.base = {
+            "model": model.fingerprint,
+            "data": cell.dataset.fingerprint(),
+            "seed": cell.seed,
+            "tile": cell.tile,
+            "precision": cell.precision,
+            "device": cell.device.type,
+        }
+        self._fitted: dict[str, Fitted] = {}
+        self._maps: dict[tuple[int, str], Tensor] = {}
+        self._scene: tuple[tuple[int, str, str | None], Scene] | None = None
+        self._asking = ""  # source of the metric at work: shared work is keyed by it
+
+    # -- fit -------------------------------------------------------------------------------------------------------
+
+    def fitted(self, part: MethodPart) -> Fitted:
+        """Background images and feature statistics the method asks for, from training images; cached."""
+        if part.name not in self._fitted:
+            background = self._background(part) if "background" in part.method.needs else None
+            stats = self._feature_stats(part) if "feature_stats" in part.method.needs else None
+            layer = getattr(part.method, "layer", None) if "layer" in part.method.needs else None
+            self._fitted[part.name] = Fitted(background, stats, layer, chunk=self.cell.chunk)
+        return self._fitted[part.name]
+
+    def _training_ids(self, n: int, purpose: str) -> list[str]:
+        ids = self.cell.dataset.ids("train")
+        order = Draws.of(self.cell.seed, [purpose]).permutation(len(ids), "fit")[0]
+        return [ids[i] for i in order[:n].tolist()]
+
+    def _background(self, part: MethodPart) -> Tensor:
+        n = int(getattr(part.method, "n_references", 100))
+        ids = self._training_ids(n, "background")
+        return self._raw(self.cell.dataset.images(ids)[0])
+
+    def _feature_stats(self, part: MethodPart) -> FeatureStats:
+        layer = str(getattr(part.method, "layer", "iba"))
+        n = int(self.cell.config.get("fit_images") or 1000)
+        key = key_of("fit", **self.base, layer=layer, n=n, source=source_of(part.method))
+        known = self.cell.store.read("fit", key)
+        if known is None:
+            with self.cell.store.lease("fit", key, f"feature statistics of {layer}") as lease:
+                ids = self._training_ids(n, "feature_stats")
+
+                def batches() -> Any:
+                    for k in range(0, len(ids), FIT_BATCH):
+                        lease.beat()
+                        yield self._raw(self.cell.dataset.images(ids[k : k + FIT_BATCH])[0])
+
+                stats = fit_feature_stats(self.model, layer, batches())
+                tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
+                self.cell.store.write("fit", key, tensors, {"n": stats.n})
+            known = self.cell.store.read("fit", key)
+            if known is None:
+                raise SalrunError(f"the store at {self.cell.store.root} loses what is written to it")
+        tensors, meta = known
+        device = self.cell.device
+        return FeatureStats(
+            tensors["mean"].to(device), tensors["std"].to(device), tensors["active"].to(device), meta["n"]
+        )
+
+    def _raw(self, x: Tensor) -> Tensor:
+        x = x.to(self.cell.device)
+        return (x.float() / 255 if x.dtype == torch.uint8 else x).to(getattr(torch, self.cell.precision))
+
+    # -- maps ------------------------------------------------------------------------------------------------------
+
+    def open(self, tile: Tile) -> Result:
+        """Images, predictions and explained classes of a tile."""
+        batch = self.cell.dataset.batch(list(tile.ids)).to(self.cell.device)
+        if batch.x.dtype != getattr(torch, self.cell.precision):
+            batch = Batch(self._raw(batch.x), batch.y, batch.id, batch.group, batch.masks, batch.roles)
+        with torch.no_grad():
+            logits = self.model(batch.x)
+        probabilities = logits.double().softmax(1) if logits.device.type != "mps" else logits.cpu().double().softmax(1)
+        prediction = logits.argmax(1)
+        result = Result(tile, self.name, batch, prediction, probabilities.amax(1))
+        kinds = {"predicted": prediction, "label": batch.y, "least_probable": logits.argmin(1)}
+        for part in self.cell.methods:
+            result.target[part.name] = kinds[part.target]
+        return result
+
+    def tile_key(self, tile: Tile) -> str:
+        """Names the tile for leases: one process at a time works on the images of a tile with a model."""
+        return key_of("tiles", **self.base, ids=tile.ids)
+
+    def map_key(self, tile: Tile, part: MethodPart) -> str:
+        return key_of(
+            "maps", **self.base, ids=tile.ids, method=part.config, target=part.target, source=source_of(part.method),
+            fit_images=self.cell.config.get("fit_images") if "feature_stats" in part.method.needs else None,
+        )
+
+    def map(self, result: Result, part: MethodPart, keep: bool = True) -> Tensor:
+        """The raw attribution of a tile, from memory, the store, or the method."""
+        slot = (result.tile.index, part.name)
+        if slot not in self._maps:
+            key = self.map_key(result.tile, part)
+            known = self.cell.store.read("maps", key)
+            if known is not None:
+                self._maps[slot] = known[0]["map"].to(self.cell.device)
+            else:
+                self._maps[slot] = self._explain(part, result, result.batch.x)
+                self.computed["maps"] += 1
+                if keep:
+                    self.cell.store.write("maps", key, {"map": self._maps[slot]}, {"method": part.name})
+        return self._maps[slot]
+
+    def _explain(self, part: MethodPart, result: Result, x: Tensor) -> Tensor:
+        fitted = self.fitted(part)
+        if "masks" in part.method.needs:
+            fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
+        rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
+        raw = part.method(self.model, x, result.target[part.name], rng, fitted)
+        if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
+            raise SalrunError(
+                f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
+                f"expected (B, C, H, W) or (B, 1, H, W)"
+            )
+        return raw.detach()
+
+    def plane(self, view: NamedView, raw: Tensor, groups: Sequence[str]) -> Tensor:
+        """The view of a raw attribution; the view that clips by group sees the tile's images of each group."""
+        if not view.needs_clip:
+            return view(raw)
+        low, high = (torch.empty(len(raw), device=raw.device, dtype=raw.dtype) for _ in range(2))
+        for group in dict.fromkeys(groups):
+            rows = torch.tensor([g == group for g in groups], device=raw.device)
+            low[rows], high[rows] = (bound.to(raw.dtype) for bound in group_clip(raw[rows]))
+        return view(raw, (low, high))
+
+    # -- scores ----------------------------------------------------------------------------------------------------
+
+    def score_key(self, tile: Tile, part: MethodPart, metric: MetricPart, view: NamedView | None) -> str:
+        other = getattr(metric.metric, "other", None)
+        return key_of(
+            "scores",
+            map=self.map_key(tile, part),
+            metric=metric.config,
+            view=view.name if view else None,
+            source=source_of(metric.metric),
+            views=source_of(NamedView),
+            other=self.others[other].model.fingerprint if other in self.others else None,
+        )
+
+    def score(self, result: Result, part: MethodPart, metric: MetricPart, keep_map: bool) -> dict[str, Score]:
+        """All named scores of one metric variant for one method on a tile."""
+        view = part.view if metric.view == "method" else metric.view
+        assert not isinstance(view, str)
+        key = self.score_key(result.tile, part, metric, view)
+        known = self.cell.store.read("scores", key)
+        if known is not None:
+            return _unpack(*known)
+        raw = self.map(result, part, keep_map)
+        plane = raw if view is None else self.plane(view, raw, result.batch.group)
+        self._asking = source_of(metric.metric)
+        scores = metric.metric(plane, self.scene(result, part, view))
+        named = scores if isinstance(scores, dict) else {"": scores}
+        named = {name: without_nan_maps(score, map_flags(raw)) for name, score in named.items()}
+        self.computed["scores"] += 1
+        self.cell.store.write("scores", key, *_pack(named))
+        return named
+
+    def scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
+        """One scene for all metrics that read the same view of the same method's maps: they share what they can."""
+        slot = (result.tile.index, part.name, view.name if view else None)
+        if self._scene is None or self._scene[0] != slot:
+            self._scene = (slot, self._new_scene(result, part, view))
+        return self._scene[1]
+
+    def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
+        def explain(x: Tensor) -> Tensor:
+            raw = self._explain(part, result, x)
+            return raw if view is None else self.plane(view, raw, result.batch.group)
+
+        def other_map(name: str) -> Tensor:
+            stages = self.others[name]
+            raw = stages.map(result, part)
+            return raw if view is None else stages.plane(view, raw, result.batch.group)
+
+        def shared(name: str, compute: Any) -> dict[str, Tensor]:
+            key = key_of(
+                "shared", **self.base, ids=result.tile.ids, name=name, target=part.target, source=self._asking
+            )
+            known = self.cell.store.read("shared", key)
+            if known is None:
+                tensors = compute()
+                self.cell.store.write("shared", key, tensors)
+                return tensors
+            return {k: v.to(self.cell.device) for k, v in known[0].items()}
+
+        return Scene(
+            model=self.model,
+            x=result.batch.x,
+            y=result.batch.y,
+            target=result.target[part.name],
+            rng=Draws.of(self.cell.seed, result.tile.ids, self.cell.device),
+            masks=result.batch.masks,
+            roles=result.batch.roles,
+            explain=explain,
+            other_map=other_map,
+            shared=shared,
+            chunk=self.cell.chunk,
+        )
+
+    def close(self, tile: Tile) -> None:
+        """Forget the tile's tensors: memory stays flat."""
+        self._maps = {slot: m for slot, m in self._maps.items() if slot[0] != tile.index}
+        self._scene = None
+        self.model.forget()
+
+
+def without_nan_maps(score: Score, flags: Tensor) -> Score:
+    """NaN maps have no score, whatever the metric made of them; other flags of the map fill an `ok`."""
+    flags = flags.to(score.flag.device)
+    broken = flags == NAN_MAP
+    value = score.value.masked_fill(broken, torch.nan)
+    flag = torch.where(broken | ((score.flag == OK) & (flags != OK)), flags, score.flag)
+    return Score(value, flag, score.curve, score.curve_x)
+
+
+def _pack(named: Mapping[str, Score]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    for name, score in named.items():
+        tensors[f"{name}/value"], tensors[f"{name}/flag"] = score.value.double(), score.flag
+        if score.curve is not None:
+            tensors[f"{name}/curve"] = score.curve
+        if score.curve_x is not None:
+            tensors[f"{name}/curve_x"] = score.curve_x
+    return tensors, {"names": list(named)}
+
+
+def _unpack(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
+    return {
+        name: Score(
+            tensors[f"{name}/value"], tensors[f"{name}/flag"], tensors.get(f"{name}/curve"), tensors.get(f"{name}/curve_x")
+        )
+        for name in meta["names"]
+    }

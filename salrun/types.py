@@ -1,0 +1,173 @@
+"""The nouns of the corridor: what a dataset gives, what a method and a metric receive and return.
+
+Shapes: images `x` are (B, C, H, W) floats in [0, 1]; raw attributions (B, C, H, W) or (B, 1, H, W);
+planes (B, 1, H, W); masks (B, H, W) booleans; values (B,) float64; flags (B,) uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from salrun.models.classifier import Classifier
+    from salrun.rng import Draws
+
+NEUTRAL, PRIMARY, SECONDARY = 0, 1, 2
+ROLES = {"neutral": NEUTRAL, "primary": PRIMARY, "secondary": SECONDARY}
+
+# Why a score is what it is. Everything but `ok` is counted in `n_flagged`; NaN is never turned into 0.
+FLAGS = ("ok", "degenerate_map", "nan_map", "undefined", "saturated", "underflow", "no_mask")
+OK, DEGENERATE_MAP, NAN_MAP, UNDEFINED, SATURATED, UNDERFLOW, NO_MASK = range(len(FLAGS))
+
+Target = Literal["predicted", "label", "least_probable"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images with everything known about them. `roles[name][b]` says what mask `name` is for image b."""
+
+    x: Tensor
+    y: Tensor
+    id: tuple[str, ...]
+    group: tuple[str, ...]
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    roles: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def to(self, device: torch.device) -> Batch:
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            masks={k: v.to(device) for k, v in self.masks.items()},
+            roles={k: v.to(device) for k, v in self.roles.items()},
+        )
+
+
+class Dataset(Protocol):
+    """Images by id. `ids("train"|"validation"|"test")` names a split, `explained(n)` the images a run explains."""
+
+    name: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mask_names: tuple[str, ...]
+
+    def ids(self, split: str) -> list[str]: ...
+    def explained(self) -> list[str]: ...
+    def batch(self, ids: list[str]) -> Batch: ...
+    def fingerprint(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """Per-neuron statistics of one layer over training images (IBA): each (C, h, w)."""
+
+    mean: Tensor
+    std: Tensor
+    active: Tensor
+    n: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a method may need beyond the image; it names in `needs` what it does need."""
+
+    background: Tensor | None = None
+    feature_stats: FeatureStats | None = None
+    layer: str | None = None
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    roles: Mapping[str, Tensor] = field(default_factory=dict)
+    chunk: int | None = None
+
+
+class Method:
+    """A saliency method: hyper-parameters as dataclass fields, one call, no state.
+
+    `__call__` returns the raw attribution, (B, C, H, W) or (B, 1, H, W), of logit `target[b]` for image b. An image's
+    result depends on nothing but the image, its id and the model: never on its batch-mates.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()  # of: background feature_stats layer masks
+    signed: ClassVar[bool] = True
+    paper_name: ClassVar[str] = ""  # what the papers' tables call it
+    source: ClassVar[str] = ""  # where the formula comes from
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """Cost per image in forward passes (a backward pass counts two)."""
+        return 3.0
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        raise NotImplementedError("abstract")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number and one flag per image, and the curve behind the number where there is one."""
+
+    value: Tensor
+    flag: Tensor
+    curve: Tensor | None = None  # (B, K)
+    curve_x: Tensor | None = None  # (K,)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a metric may look at besides the map: the image, the model, the masks, the method itself."""
+
+    model: Classifier
+    x: Tensor
+    y: Tensor
+    target: Tensor
+    rng: Draws
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    roles: Mapping[str, Tensor] = field(default_factory=dict)
+    explain: Callable[[Tensor], Tensor] | None = None  # the same method, view and target on other images
+    other_map: Callable[[str], Tensor] | None = None  # the same method and view on another model, by name
+    shared: Callable[[str, Callable[[], dict[str, Tensor]]], dict[str, Tensor]] = lambda name, compute: compute()
+    chunk: int | None = None
+    memo: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: str, plane: Tensor, compute: Callable[[], Any]) -> Any:
+        """`compute()`, once for all the metrics of this scene that read the same plane (recognised by identity)."""
+        asked = (plane, self.x, self.target, self.model, self.explain, self.rng)
+        if name not in self.memo or any(a is not b for a, b in zip(self.memo[name][0], asked, strict=True)):
+            self.memo[name] = (asked, compute())
+        return self.memo[name][1]
+
+
+class Metric:
+    """A score of a map: hyper-parameters as dataclass fields, facts as class attributes.
+
+    Receives the plane that its view makes of the raw attribution (or the raw attribution itself where
+    `needs` has "raw"), and returns one `Score`, or several by name where one pass gives several variants.
+    """
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
+    chance: ClassVar[float | None] = None
+    needs: ClassVar[frozenset[str]] = frozenset()  # of: model masks explain raw other_map
+    source: ClassVar[str] = ""
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """Forward passes per image and method."""
+        return 0.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """Forward passes per image done once for all methods."""
+        return 0.0
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score | dict[str, Score]:
+        raise NotImplementedError("abstract")
+
+
+class View(Protocol):
+    """A named reduction of raw attribution to a plane (B, 1, H, W)."""
+
+    def __call__(self, raw: Tensor) -> Tensor: ...

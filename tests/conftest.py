@@ -1,0 +1,1 @@
+"""Being here puts `tests/` on the path, where helpers shared by the test folders live."""

@@ -1,0 +1,169 @@
+"""Perturbation and randomisation against Quantus and scipy where they are right, and where Quantus is not.
+
+Quantus flips channel elements since 0.6, its "black" is the image's minimum, and it normalises over the whole batch:
+on one channel with a black pixel and unnormalised maps its formulas are the papers'.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from salrun.metrics.correlation import average_ranks, pearson, spearman
+from salrun.metrics.faithfulness import Faithfulness
+from salrun.metrics.insertion import PixelFlipping
+from salrun.metrics.monotonicity import Monotonicity
+from salrun.models.classifier import Classifier
+from salrun.models.randomise import execution_order
+from salrun.rng import Draws
+from salrun.types import Scene, Score
+
+quantus = pytest.importorskip("quantus")
+
+OPTIONS = {"abs": False, "normalise": False, "disable_warnings": True, "display_progressbar": False}
+
+
+class Backwards(nn.Module):
+    """Registered last to first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.hidden = nn.Linear(6, 3), nn.Linear(64, 6)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.out(torch.relu(self.hidden(z.flatten(1))))
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)).eval()
+
+
+def setting(batch: int = 4) -> tuple[Scene, Tensor]:
+    rng = Draws.of(3, [str(i) for i in range(batch)])
+    x = rng.uniform("x", (1, 8, 8))
+    x[:, 0, 0, 0] = 0.0  # Quantus' black is the darkest pixel
+    model = Classifier(network())
+    target = model(x).argmax(1)
+    return Scene(model=model, x=x, y=target, target=target, rng=rng), rng.uniform("plane", (1, 8, 8)) - 0.3
+
+
+def quantus_scores(metric: object, scene: Scene, plane: Tensor, **options: object) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x, y, a = scene.x.numpy(), scene.target.numpy(), plane.numpy()
+        scores = metric(  # type: ignore[operator]
+            model=scene.model.module, x_batch=x, y_batch=y, a_batch=a, softmax=True, channel_first=True, **options
+        )
+    return np.array(scores, dtype=float)
+
+
+@pytest.mark.parametrize("step", [1, 4, 16])
+def test_pixel_flipping(step: int) -> None:
+    """The same curve; ours has the untouched image in front."""
+    scene, plane = setting()
+    theirs = quantus_scores(
+        quantus.PixelFlipping(features_in_step=step, perturb_baseline="black", **OPTIONS), scene, plane
+    )
+    ours = PixelFlipping(step=step)(plane, scene)
+    assert ours.curve is not None
+    np.testing.assert_allclose(ours.curve[:, 1:].numpy(), theirs, rtol=1e-5)
+    untouched = scene.model(scene.x).softmax(1).gather(1, scene.target[:, None])[:, 0]
+    np.testing.assert_allclose(ours.curve[:, 0].numpy(), untouched.detach().numpy(), rtol=1e-5)
+    whole = np.concatenate([ours.curve[:, :1].numpy(), theirs], 1)
+    area = (whole[:, 1:] + whole[:, :-1]).sum(1) / 2 * step / 64
+    np.testing.assert_allclose(ours.value.numpy(), area, rtol=1e-5)
+
+
+def test_faithfulness_estimate() -> None:
+    """Pixel by pixel over all pixels, Quantus' estimate is Tomsett's F on all pixels."""
+    scene, plane = setting()
+    metric = quantus.FaithfulnessEstimate(features_in_step=1, perturb_baseline="black", **OPTIONS)
+    theirs = quantus_scores(metric, scene, plane)
+    ours = Faithfulness(perturbations=["mean"], n_pixels=64)(plane, scene)["mean"]
+    np.testing.assert_allclose(ours.value.numpy(), theirs, atol=1e-4)  # their answers are float32
+
+
+@pytest.mark.parametrize("groups", [8, 32])
+def test_monotonicity_correlation(groups: int) -> None:
+    scene, plane = setting()
+    metric = quantus.MonotonicityCorrelation(
+        nr_samples=1, features_in_step=64 // groups, perturb_baseline="black", **(OPTIONS | {"abs": True})
+    )
+    theirs = quantus_scores(metric, scene, plane)
+    ours = Monotonicity(definition="nguyen", groups=groups, baseline="black")(plane, scene)
+    assert isinstance(ours, Score)
+    np.testing.assert_allclose(ours.value.numpy(), theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("levels", [3, 50, 10**6])
+def test_correlations_equal_scipy(levels: int) -> None:
+    rng = Draws.of(0, list("abcde"))
+    a, b = (rng.integer(levels, name, 200).double() for name in "ab")
+    for i in range(5):
+        assert average_ranks(a)[i].tolist() == stats.rankdata(a[i]).tolist()
+        assert float(pearson(a, b)[i]) == pytest.approx(stats.pearsonr(a[i], b[i]).statistic, abs=1e-13)
+        assert float(spearman(a, b)[i]) == pytest.approx(stats.spearmanr(a[i], b[i]).statistic, abs=1e-13)
+
+
+# Where Quantus 0.6 differs, and why ours does not follow ---------------------------------------------------------------
+
+
+def test_quantus_monotonicity_never_inserts_the_image() -> None:
+    """It writes the baseline over the baseline, so f never moves and every map is monotone; ours tells them apart."""
+    scene, plane = setting()
+    metric = quantus.Monotonicity(features_in_step=8, perturb_baseline="black", **OPTIONS)
+    assert quantus_scores(metric, scene, plane).tolist() == [1.0] * 4
+    assert quantus_scores(metric, scene, -plane).tolist() == [1.0] * 4
+    ours = Monotonicity(definition="arya", groups=8)(plane, scene)
+    assert isinstance(ours, dict)
+    curve = ours["all"].curve
+    assert curve is not None
+    assert curve.diff(dim=1).abs().min() > 0
+    assert ours["all"].value.tolist() == [0.0] * 4
+
+
+def explain(model: nn.Module, inputs: np.ndarray, targets: np.ndarray, **_: object) -> np.ndarray:
+    x = torch.as_tensor(inputs).requires_grad_()
+    y = model(x).gather(1, torch.as_tensor(targets).view(-1, 1)).sum()
+    return torch.autograd.grad(y, x)[0].numpy()
+
+
+def test_quantus_mprt_average_counts_the_map_with_itself() -> None:
+    scene, _ = setting()
+    options = {"similarity_func": quantus.similarity_func.correlation_spearman, **OPTIONS}
+    plane = torch.from_numpy(explain(scene.model.module, scene.x.numpy(), scene.target.numpy()))
+    average = quantus_scores(
+        quantus.MPRT(return_average_correlation=True, **options), scene, plane, explain_func=explain
+    )
+    metric = quantus.MPRT(return_average_correlation=False, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layers = metric(
+            model=scene.model.module,
+            x_batch=scene.x.numpy(),
+            y_batch=scene.target.numpy(),
+            a_batch=plane.numpy(),
+            explain_func=explain,
+            channel_first=True,
+        )
+    assert np.allclose(layers["original"], 1.0)
+    with_itself = np.mean(list(layers.values()), axis=0)
+    without = np.mean([v for name, v in layers.items() if name != "original"], axis=0)
+    np.testing.assert_allclose(average, with_itself, atol=1e-6)
+    assert (average > without + 0.1).all()
+
+
+def test_quantus_randomises_in_registration_order() -> None:
+    module = Backwards().eval()
+    theirs = quantus.helpers.model.pytorch_model.PyTorchModel(module).get_random_layer_generator("top_down", seed=0)
+    assert [name for name, _ in theirs if name != "original"] == ["hidden", "out"], (
+        "the layer nearest to the image first"
+    )
+    assert execution_order(Classifier(module), torch.rand(1, 1, 8, 8)) == ["hidden", "out"], "ours, first to last"

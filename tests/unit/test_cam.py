@@ -1,0 +1,197 @@
+"""Class activation maps against plain loops and hand-made layers."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from salrun.errors import SalrunError
+from salrun.methods.cam import FakeCAM, GradCAM, GradCAMPlusPlus, ScoreCAM
+from salrun.models.classifier import Classifier
+from salrun.rng import Draws
+from salrun.types import Fitted
+
+B, K, CLASSES = 3, 5, 4
+TARGET = torch.tensor([3, 0, 1])
+RNG = Draws.of(0, ["a", "b", "c"])
+VARIANTS = ("gradcam_lib", "official", "probability_softmax")
+
+
+def images():
+    return torch.rand(B, 3, 8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def net():
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        features = nn.Sequential(nn.Conv2d(3, K, 3, 2), nn.ReLU())
+        module = nn.Sequential(features, nn.Flatten(), nn.Linear(K * 9, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    return Classifier(module, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3), {"cam": "0"}, "net").double().eval()
+
+
+def run(method, model, x, target=TARGET, **fitted):
+    model.forget()
+    return method(model, x, target, RNG, Fitted(**fitted))
+
+
+def layer_gradient(model, x):
+    """A and dy_c/dA, image by image."""
+    activations, gradients = [], []
+    for b in range(len(x)):
+        a = model.module[0](model.normalise(x[b : b + 1])).detach().requires_grad_(True)
+        model.module[1:](a)[0, TARGET[b]].backward()
+        activations.append(a.detach()[0])
+        gradients.append(a.grad[0])
+    return torch.stack(activations), torch.stack(gradients)
+
+
+def up(plane):
+    return F.interpolate(plane[None, None], size=(8, 8), mode="bilinear", align_corners=False)[0]
+
+
+def close(found, expected, tolerance=1e-12):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("order", ["relu_then_resize", "resize_then_relu"])
+def test_grad_cam_slow_twin(order):
+    model, x = net(), images()
+    activation, gradient = layer_gradient(model, x)
+    for b in range(B):
+        cam = torch.zeros(3, 3, dtype=torch.float64)
+        for k in range(K):
+            cam += gradient[b, k].sum() / 9 * activation[b, k]
+        expected = up(cam.clamp(min=0)) if order == "relu_then_resize" else up(cam).clamp(min=0)
+        close(run(GradCAM(order=order), model, x)[b], expected)
+        close(run(GradCAM(relu=False, order=order), model, x)[b], up(cam))
+
+
+def test_the_orders_differ_where_signs_meet():
+    first, second = (run(GradCAM(order=order), net(), images()) for order in ("relu_then_resize", "resize_then_relu"))
+    assert (first - second).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("eps", [None, 1e-6, 1e-2])
+def test_grad_cam_pp_slow_twin(eps):
+    model, x = net(), images()
+    activation, gradient = layer_gradient(model, x)
+    raw = run(GradCAMPlusPlus(eps=eps), model, x)
+    for b in range(B):
+        cam = torch.zeros(3, 3, dtype=torch.float64)
+        for k in range(K):
+            total, weight = activation[b, k].sum(), 0.0
+            for g in gradient[b, k].flatten():
+                if g > 0:
+                    weight += g * g**2 / (2 * g**2 + total * g**3 + (eps or 0))
+            cam += weight * activation[b, k]
+        close(raw[b], up(cam.clamp(min=0)))
+
+
+def test_grad_cam_pp_does_not_know_its_batch():
+    model, x = net(), images()
+    for eps in (None, 1e-6):
+        alone = torch.cat([run(GradCAMPlusPlus(eps), model, x[b : b + 1], TARGET[b : b + 1]) for b in range(B)])
+        large = run(GradCAMPlusPlus(eps), model, x.repeat(20, 1, 1, 1), TARGET.repeat(20))
+        close(large, alone.repeat(20, 1, 1, 1), 1e-14)
+
+
+def test_a_cam_that_is_nowhere_positive_is_zero():
+    model, x = net(), images()
+    with torch.no_grad():
+        model.module[2] = nn.Linear(K * 9, CLASSES).double()
+        model.module[2].weight.copy_(-model.module[2].weight.abs())
+        model.module[3], model.module[4] = nn.Identity(), nn.Identity()
+    for method in (GradCAM(), GradCAM(order="resize_then_relu"), GradCAMPlusPlus()):
+        assert torch.equal(run(method, model, x), torch.zeros(B, 1, 8, 8, dtype=torch.float64))
+    assert (run(GradCAM(relu=False), model, x) < 0).any()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("space", ["norm", "raw"])
+@pytest.mark.parametrize("align", [False, True])
+def test_score_cam_slow_twin(variant, space, align):
+    model, x = net(), images()
+    raw = run(ScoreCAM(variant, space, align), model, x)
+    with torch.no_grad():
+        for b in range(B):
+            activation, weights = model.module[0](model.normalise(x[b : b + 1]))[0], []
+            for k in range(K):
+                mask = F.interpolate(activation[k][None, None], size=(8, 8), mode="bilinear", align_corners=align)
+                mask = (mask - mask.min()) / (mask.max() - mask.min())
+                masked = (
+                    mask * model.normalise(x[b : b + 1]) if space == "norm" else model.normalise(mask * x[b : b + 1])
+                )
+                logits = model.module(masked)[0]
+                weights.append(logits[TARGET[b]] if variant == "gradcam_lib" else logits.softmax(0)[TARGET[b]])
+            weight = torch.stack(weights)
+            if variant != "official":
+                weight = weight.softmax(0)
+            cam = sum(weight[k] * activation[k] for k in range(K))
+            close(raw[b], up(cam.clamp(min=0)))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_score_cam_ignores_constant_channels(variant):
+    """A dead channel, and one that is the same everywhere, are as if they were not there."""
+    model, x = net(), images()
+    with torch.no_grad():
+        for k, bias in ((1, -5.0), (3, 7.0)):
+            model.module[0][0].weight[k], model.module[0][0].bias[k] = 0, bias
+        activation = model.module[0](model.normalise(x))
+        assert (activation[:, 1] == 0).all()
+        assert (activation[:, 3] == 7).all()
+    raw = run(ScoreCAM(variant), model, x)
+    fewer = net()
+    kept = [0, 2, 4]
+    with torch.no_grad():
+        scores = []
+        for b in range(B):
+            masks = F.interpolate(activation[b : b + 1, kept], size=(8, 8), mode="bilinear", align_corners=False)[0]
+            low, high = masks.amin((1, 2), keepdim=True), masks.amax((1, 2), keepdim=True)
+            masked = model.normalise(x[b : b + 1]) * ((masks - low) / (high - low)).unsqueeze(1)
+            logits = model.module(masked)
+            scores.append((logits if variant == "gradcam_lib" else logits.softmax(1))[:, TARGET[b]])
+        weight = torch.stack(scores)
+        weight = weight if variant == "official" else weight.softmax(1)
+        for b in range(B):
+            close(raw[b], up(sum(weight[b, i] * activation[b, k] for i, k in enumerate(kept))))
+    with torch.no_grad():
+        fewer.module[0][0].weight.zero_()
+    assert torch.equal(run(ScoreCAM(variant), fewer, x), torch.zeros(B, 1, 8, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 7])
+def test_score_cam_is_bounded_and_builds_no_graph(chunk):
+    model, x = net(), images()
+    seen = []
+    model.module.register_forward_hook(lambda module, inputs, output: seen.append((len(output), output.requires_grad)))
+    run(ScoreCAM(), model, x, chunk=chunk)
+    assert max(size for size, _ in seen) <= chunk
+    assert sum(size for size, _ in seen) == B * (K + 1)
+    assert not any(graph for _, graph in seen)
+    assert ScoreCAM().passes(model, (3, 8, 8)) == K + 1
+
+
+def test_fake_cam():
+    raw = run(FakeCAM(), net(), images())
+    assert raw.shape == (B, 1, 8, 8)
+    assert (raw.sum((1, 2, 3)) == 63).all()
+    assert (raw[:, 0, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize("method", [GradCAM, GradCAMPlusPlus, ScoreCAM])
+def test_layers(method):
+    model, x = net(), images()
+    close(run(method(layer="0.1"), model, x), run(method(), model, x))
+    close(run(method(), model, x, layer="0.0"), run(method(layer="0.0"), model, x))
+    assert (run(method(layer="0.0"), model, x) - run(method(), model, x)).abs().max() > 0
+    with pytest.raises(SalrunError, match=r"layer '1' of model 'net' gives \(3, 45\)"):
+        run(method(layer="1"), model, x)
+    with pytest.raises(SalrunError, match="unknown layer 'features'"):
+        run(method(layer="features"), model, x)
+    assert not model.layer("cam")._forward_hooks
+
+
+def test_bad_eps():
+    with pytest.raises(SalrunError, match="eps of grad_cam_pp"):
+        GradCAMPlusPlus(eps=0.0)

@@ -1,0 +1,315 @@
+"""The inference copy: what is folded, what is refused, that it computes the same."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from salrun.errors import SalrunError
+from salrun.models import inference
+from salrun.models.classifier import Classifier
+from salrun.models.inference import InferenceCopy, inference_copy
+from salrun.models.small import TomsettCNN
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+def images(n: int = 4, size: int = 16) -> Tensor:
+    return torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def lively(module: nn.Module, seed: int = 0) -> nn.Module:
+    """BatchNorms with statistics, scales and shifts that matter."""
+    generator = torch.Generator().manual_seed(seed)
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is not None:
+            part.running_mean.copy_(torch.randn(part.running_mean.shape, generator=generator) * 0.3)
+            part.running_var.copy_(torch.rand(part.running_var.shape, generator=generator) + 0.5)
+            if part.weight is not None:
+                part.weight.data.copy_(torch.rand(part.weight.shape, generator=generator) + 0.5)
+            if part.bias is not None:
+                part.bias.data.copy_(torch.randn(part.bias.shape, generator=generator) * 0.3)
+    return module.eval()
+
+
+def classifier(module: nn.Module) -> Classifier:
+    return Classifier(lively(module), MEAN, STD, name="net", fingerprint="f")
+
+
+def gap(model: Classifier, copy: Classifier, x: Tensor) -> float:
+    """The largest relative difference of a probability."""
+    with torch.no_grad():
+        p, q = (m(x).double().softmax(1) for m in (model, copy))
+    return float(((p - q).abs() / p).max())
+
+
+def norms(module: nn.Module) -> list[str]:
+    return [n for n, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
+        nn.Conv2d(8, 8, 3, groups=4), nn.Identity(), nn.BatchNorm2d(8, affine=False), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "folds"),
+    [
+        (sequential, 3),
+        (lambda: TomsettCNN(size=16), 6),
+        (lambda: TomsettCNN(size=16, bn="rms"), 6),
+        (lambda: torchvision.models.resnet18(num_classes=7), 20),
+        (lambda: torchvision.models.mobilenet_v2(num_classes=7), 52),
+    ],
+    ids=["sequential", "tomsett", "tomsett_rms", "resnet18", "mobilenet_v2"],
+)
+def test_folds_every_norm_and_computes_the_same(build, folds: int) -> None:
+    model = classifier(build())
+    assert len(norms(model)) == folds
+    x = images(size=16 if folds < 20 else 32)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    copy = inference_copy(model, x[:2])
+    assert norms(copy) == []
+    assert copy.steps == ("folded", "channels_last")
+    assert copy.fingerprint == "f|inference+folded+channels_last"
+    assert gap(model, copy, x) <= 1e-5
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert len(norms(model)) == folds
+    assert not any(part._forward_hooks for part in [*model.modules(), *copy.modules()])
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_is_exact_in_float64() -> None:
+    model = classifier(TomsettCNN(size=16)).double()
+    x = images().double()
+    copy = inference_copy(model, x)
+    assert copy.mean.dtype == torch.float64
+    assert gap(model, copy, x) <= 1e-12
+
+
+def test_serves_both_spaces_without_gradients() -> None:
+    model = classifier(sequential())
+    x = images()
+    copy = inference_copy(model, x)
+    assert isinstance(copy, Classifier)
+    torch.testing.assert_close(copy.logits(x), copy.head(copy.normalise(x), "norm"))
+    torch.testing.assert_close(copy.head(x, "raw"), model.head(x, "raw"), rtol=1e-5, atol=1e-6)
+    assert not copy(x.requires_grad_()).requires_grad
+    assert copy.layer("0") is copy.module[0], "layers keep their names"
+
+
+def test_a_model_in_train_mode_is_copied_in_eval_mode_and_left_alone() -> None:
+    model = classifier(sequential()).train()
+    x = images()
+    copy = inference_copy(model, x)
+    assert model.training
+    assert model.module[1].training
+    assert not copy.training
+    assert gap(model.eval(), copy, x) <= 1e-5
+
+
+class Reused(nn.Module):
+    """One convolution feeds two norms: neither may be folded into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.two = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        maps = [self.one(self.conv(z)), self.two(self.conv(z.flip(3)))]
+        return self.out(torch.cat([F.relu(m).mean((2, 3)) for m in maps], 1))
+
+
+class Shared(nn.Module):
+    """One norm for two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.norm = nn.Conv2d(3, 6, 3), nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.out((F.relu(self.norm(self.one(z))) + F.relu(self.norm(self.two(z)))).mean((2, 3)))
+
+
+class Between(nn.Module):
+    """An in-place function between convolution and norm: the tensor is the same object, its content is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Linear(6, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.out(self.norm(F.relu_(self.conv(z))).mean((2, 3)))
+
+
+class PreNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv, self.out = nn.BatchNorm2d(3), nn.Conv2d(3, 6, 3), nn.Linear(6, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.out(F.relu(self.conv(self.norm(z))).mean((2, 3)))
+
+
+class Parametrised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = parametrizations.weight_norm(nn.Conv2d(3, 6, 3))
+        self.norm, self.out = nn.BatchNorm2d(6), nn.Linear(6, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.out(F.relu(self.norm(self.conv(z))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("build", [Reused, Shared, Between, PreNorm, Parametrised])
+def test_does_not_fold_where_it_would_be_wrong(build) -> None:
+    model = classifier(build())
+    x = images()
+    copy = inference_copy(model, x)
+    assert norms(copy) == norms(model)
+    assert "folded" not in copy.steps
+    assert gap(model, copy, x) <= 1e-5
+
+
+class Skip(nn.Module):
+    """The first convolution's output is also used beside its norm; hooks cannot see that, the probe does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+        self.next, self.last, self.out = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Linear(6, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = self.conv(z)
+        return self.out(F.relu(self.last(self.next(self.norm(z))) + z).mean((2, 3)))
+
+
+def test_a_wrong_fold_is_found_on_the_probe_and_the_others_are_kept(caplog) -> None:
+    model = classifier(Skip())
+    x = images()
+    with caplog.at_level(logging.WARNING):
+        copy = inference_copy(model, x)
+    assert norms(copy) == ["module.norm"]
+    assert copy.steps == ("folded", "channels_last")
+    assert gap(model, copy, x) <= 1e-5
+    assert any("not folded (norm into conv)" in message for message in caplog.messages)
+
+
+class Viewing(nn.Module):
+    """`view` of a convolution's output works in the usual layout only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 6, 3), nn.Linear(6 * 14 * 14, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = self.conv(z)
+        return self.out(z.view(len(z), -1))
+
+
+def test_a_layout_the_network_refuses_is_not_used(caplog) -> None:
+    model = classifier(Viewing())
+    with caplog.at_level(logging.WARNING):
+        copy = inference_copy(model, images())
+    assert copy.steps == ()
+    assert any("not channels_last" in message for message in caplog.messages)
+    assert gap(model, copy, images()) == 0
+
+
+def test_auto_compiles_where_the_passes_repay_it(monkeypatch) -> None:
+    seen = []
+
+    def stub(module: nn.Module, **options: object) -> nn.Module:
+        seen.append(options)
+        return module
+
+    monkeypatch.setattr(inference.torch, "compile", stub)
+    model = classifier(TomsettCNN())
+    x = images(2, 32)
+    assert "compiled" not in inference_copy(model, x, passes=1000).steps
+    assert seen == []
+    assert "compiled" in inference_copy(model, x, passes=10**6).steps
+    assert "compiled" not in inference_copy(model, x, "off", passes=10**9).steps
+    assert "compiled" in inference_copy(model, x, "on").steps
+    assert len(seen) == 2
+
+
+def test_a_compiler_that_fails_or_lies_is_not_used(monkeypatch, caplog) -> None:
+    model = classifier(sequential())
+    x = images()
+
+    def broken(module: nn.Module, **options: object):
+        def run(z: Tensor) -> Tensor:
+            raise RuntimeError("no C++ compiler\nlong story")
+
+        return run
+
+    for fake, reason in ((broken, "no C++ compiler"), (lambda module, **_: lambda z: module(z) * 1.001, "off by")):
+        monkeypatch.setattr(inference.torch, "compile", fake)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            copy = inference_copy(model, x, "on")
+        assert "compiled" not in copy.steps
+        assert len(caplog.messages) == 1
+        assert "not compiled" in caplog.messages[0]
+        assert reason in caplog.messages[0]
+        assert gap(model, copy, x) <= 1e-5
+
+
+def test_the_compiled_program_meets_one_batch_size_only(monkeypatch) -> None:
+    sizes = []
+
+    def spy(module: nn.Module, **options: object):
+        def run(z: Tensor) -> Tensor:
+            sizes.append(len(z))
+            return module(z)
+
+        return run
+
+    monkeypatch.setattr(inference.torch, "compile", spy)
+    model = classifier(sequential())
+    copy = inference_copy(model, images(3), "on", batch=8)
+    for n in (1, 3, 4, 7, 8, 9, 21):
+        x = images(n)
+        with torch.no_grad():
+            torch.testing.assert_close(copy(x), model(x), rtol=1e-5, atol=1e-6)
+    assert set(sizes) == {8}
+
+
+@pytest.mark.slow
+def test_really_compiled() -> None:
+    """Where the machine has a working compiler; without one the copy must say so and go on."""
+    model = classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(784, 3)))
+    x = images()
+    copy = inference_copy(model, x, "on")
+    assert gap(model, copy, x) <= 1e-5
+    assert gap(model, copy, images(11)) <= 1e-5
+    if "compiled" not in copy.steps:
+        pytest.skip("torch.compile does not work on this machine")
+
+
+def test_unknown_mode_is_refused() -> None:
+    with pytest.raises(SalrunError, match="auto, on or off"):
+        inference_copy(classifier(sequential()), images(), "maybe")  # type: ignore[arg-type]
+
+
+def test_is_an_inference_copy() -> None:
+    assert isinstance(inference_copy(classifier(sequential()), images()), InferenceCopy)

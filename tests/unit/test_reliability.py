@@ -1,0 +1,286 @@
+"""Krippendorff's alpha, correlations and the `reliability` tool."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from salrun.errors import SalrunError
+from salrun.stats.bootstrap import resamples
+from salrun.stats.ranks import kendall_w
+from salrun.stats.reliability import (
+    agreement,
+    alpha,
+    alpha_draws,
+    alpha_of_counts,
+    direction_of,
+    inter_method,
+    internal_consistency,
+    mean_pairwise,
+    rankings,
+    spearman_draws,
+    wide,
+)
+from salrun.stats.report import read_runs, reliability, reliability_report
+
+NAN = np.nan
+# Krippendorff's own example (2011): four raters, twelve units, values missing.
+TEXTBOOK = np.array(
+    [
+        [1, 2, 3, 3, 2, 1, 4, 1, 2, NAN, NAN, NAN],
+        [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, NAN, 3],
+        [NAN, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, NAN],
+        [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
+    ]
+)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def untidy(images, methods, seed=0, ties=5, missing=0.15):
+    """Scores with ties and holes."""
+    scores = rng(seed).integers(0, ties, size=(images, methods)).astype(float)
+    scores[rng(seed + 1).random(scores.shape) < missing] = NAN
+    return scores
+
+
+def counts_of(ranks):
+    values = np.unique(ranks[~np.isnan(ranks)])
+    return (ranks[:, :, None] == values).sum(axis=0)
+
+
+def test_rankings_put_the_highest_first_share_ties_and_keep_holes():
+    scores = np.array([[3.0, 1.0, 2.0], [5.0, 5.0, 0.0], [NAN, 1.0, 4.0], [NAN, NAN, 7.0]])
+    expected = [[1, 3, 2], [1.5, 1.5, 3], [NAN, 2, 1], [NAN, NAN, NAN]]
+    np.testing.assert_array_equal(rankings(scores), expected)
+
+
+def test_rankings_equal_scipy_row_by_row():
+    scores = untidy(200, 6)
+    for row, ranked in zip(scores, rankings(scores), strict=True):
+        known = ~np.isnan(row)
+        if known.sum() >= 2:
+            np.testing.assert_array_equal(ranked[known], stats.rankdata(-row[known]))
+
+
+def test_textbook_alpha():
+    assert alpha(TEXTBOOK) == pytest.approx(0.815, abs=5e-4)
+    assert float(alpha_of_counts(counts_of(TEXTBOOK))) == pytest.approx(alpha(TEXTBOOK), abs=1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 40), st.integers(2, 7), st.integers(2, 6), st.floats(0, 0.5), st.integers(0, 10_000))
+def test_count_form_equals_the_package(images, methods, ties, missing, seed):
+    ranks = rankings(untidy(images, methods, seed, ties, missing))
+    if np.isnan(ranks).all():
+        return
+    np.testing.assert_allclose(alpha_of_counts(counts_of(ranks)), alpha(ranks), atol=1e-12)
+
+
+def test_without_ties_alpha_is_a_function_of_kendalls_w():
+    images, methods = 50, 5
+    ranks = rankings(rng().normal(size=(images, methods)) + np.arange(methods) / 3)
+    expected = 1 - (1 - kendall_w(ranks)) * (images * methods - 1) / (methods * (images - 1))
+    assert alpha(ranks) == pytest.approx(expected, abs=1e-14)
+
+
+def test_images_are_the_raters():
+    ranks = rankings(rng().normal(size=(30, 4)) + np.arange(4))
+    assert alpha(ranks) != pytest.approx(alpha(ranks.T), abs=0.05)
+
+
+def test_alpha_of_agreement_of_chance_and_of_nothing():
+    assert alpha(np.tile([1.0, 2.0, 3.0], (20, 1))) == 1.0
+    assert abs(alpha(rankings(rng().normal(size=(5_000, 5))))) < 0.005
+    assert np.isnan(alpha(np.full((20, 3), 2.0)))
+    assert np.isnan(alpha(np.full((20, 3), NAN)))
+    assert np.isnan(alpha_of_counts(np.array([[20.0], [20.0]])))
+
+
+def test_a_method_ranked_by_one_image_is_no_evidence():
+    ranks = np.array([[1, 2, 3], [1, 2, NAN], [2, 1, NAN], [1, 2, NAN]])
+    assert float(alpha_of_counts(counts_of(ranks))) == pytest.approx(alpha(ranks), abs=1e-14)
+    assert np.isnan(alpha(np.array([[1.0, 2.0], [NAN, NAN]])))
+
+
+def test_each_draw_is_alpha_of_its_resample():
+    first, second = rankings(untidy(40, 5, 1)), rankings(untidy(40, 4, 2, ties=100, missing=0.0))
+    draws = alpha_draws([first, second], rng(3), 30)
+    for (_, counts), drawn in zip(_one_by_one(40, 30, 3), draws, strict=True):
+        for ranks, value in zip((first, second), drawn, strict=True):
+            assert value == pytest.approx(alpha(np.repeat(ranks, counts, axis=0)), abs=1e-12)
+
+
+def _one_by_one(n, draws, seed):
+    for block, counts in resamples(n, draws, rng(seed)):
+        yield from zip(range(block.start, block.stop), counts, strict=True)
+
+
+def test_the_bootstrap_interval_contains_alpha():
+    ranks = rankings(rng().normal(size=(500, 5)) + np.arange(5) / 2)
+    low, high = np.quantile(alpha_draws([ranks], rng(1), 2_000), [0.0005, 0.9995])
+    assert low < alpha(ranks) < high
+    assert high - low < 0.15
+
+
+def test_ten_thousand_bootstraps_of_ten_thousand_images_are_quick():
+    ranks = rankings(rng().normal(size=(10_000, 5)))
+    start = time.process_time()
+    draws = alpha_draws([ranks], rng(1), 10_000)
+    assert draws.shape == (10_000, 1)
+    assert time.process_time() - start < 5
+
+
+def test_spearman_draws_equal_spearman_of_the_resample():
+    first, second = untidy(60, 3, 1, ties=8, missing=0.1), rng(2).normal(size=(60, 3))
+    draws = spearman_draws(first, second, rng(3), 25)
+    for (_, counts), drawn in zip(_one_by_one(60, 25, 3), draws, strict=True):
+        for x, y, rho in zip(first.T, second.T, drawn, strict=True):
+            both = np.repeat(np.stack([x, y]), counts, axis=1)
+            both = both[:, ~np.isnan(both).any(axis=0)]
+            assert rho == pytest.approx(stats.spearmanr(*both).statistic, abs=1e-12)
+
+
+def test_spearman_draws_of_a_constant_are_undefined():
+    assert np.isnan(spearman_draws(np.ones((9, 1)), np.arange(9.0)[:, None], rng(), 5)).all()
+
+
+def test_inter_method_is_pairwise_complete():
+    scores = pd.DataFrame({"a": [1, 2, 3, 4, NAN], "b": [1, 2, 3, 4, 0], "c": [4, 3, 2, 1, 9.0]})
+    matrix = inter_method(scores)
+    assert matrix.loc["a", "b"] == pytest.approx(1.0)
+    assert matrix.loc["a", "c"] == pytest.approx(-1.0)
+    assert matrix.loc["b", "c"] == pytest.approx(stats.spearmanr(scores["b"], scores["c"]).statistic)
+    expected = (matrix.loc["a", "b"] + matrix.loc["a", "c"] + matrix.loc["b", "c"]) / 3
+    assert mean_pairwise(matrix) == pytest.approx(expected)
+
+
+def test_internal_consistency_turns_lower_is_better_round():
+    up = pd.DataFrame({"m": [1.0, 2.0, 3.0, 4.0]})
+    table = internal_consistency({"good": (up, "higher"), "bad": (-up, "lower"), "also": (-up, "lower")})
+    assert table["raw"].tolist() == pytest.approx([-1, -1, 1])
+    assert table["aligned"].tolist() == pytest.approx([1, 1, 1])
+
+
+def test_agreement_of_rankings():
+    ranks = pd.DataFrame(rankings(rng().normal(size=(20, 4))), columns=list("abcd"))
+    assert agreement(ranks, ranks) == pytest.approx((1.0, 1.0))
+    assert agreement(ranks, 5 - ranks) == pytest.approx((-1.0, -1.0))
+
+
+def table(values, metric="aopc_morf", variant="mean_L20:sum", seed=0, views=None, groups="ab"):
+    """A score table from images x methods."""
+    rows = []
+    for i, row in enumerate(values):
+        for method, value in zip("pqrs", row, strict=False):
+            view = variant if views is None else views[method]
+            rows.append(("e", "d", "m", seed, groups[i % 2], f"{i:03d}", method, metric, view, value))
+    columns = "experiment dataset model seed group image_id method metric variant value"
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def test_a_series_joins_methods_of_different_views():
+    views = {"p": "mean:sum", "q": "mean:abs", "r": "mean:sum", "s": "mean:sum"}
+    ((keys, matrix),) = wide(table(rng().random((5, 4)), views=views))
+    assert keys["variant"] == "mean"
+    assert matrix.shape == (5, 4)
+    assert matrix.notna().all(axis=None)
+
+
+def test_two_views_of_one_method_are_two_series():
+    values = rng().random((5, 4))
+    both = pd.concat([table(values, variant="sum"), table(-values, variant="abs")], ignore_index=True)
+    found = {keys["variant"]: matrix for keys, matrix in wide(both)}
+    assert sorted(found) == ["abs", "sum"]
+    assert (found["abs"].to_numpy() == -found["sum"].to_numpy()).all()
+
+
+def confidence(values):
+    return table(values[:, None], metric="confidence", variant="-").assign(method="-")
+
+
+def test_the_tool_reports_every_table(tmp_path):
+    truth = rng().normal(size=(60, 4)) + np.arange(4)
+    noise = rng(1).normal(size=(60, 4))
+    noise[3, 2] = NAN
+    scores = pd.concat(
+        [
+            table(truth, "pafl", "code:seismic"),
+            table(-truth, "deletion", "max_abs"),
+            table(noise, "insertion", "max_abs"),
+            table(np.repeat(truth[:, :1], 4, axis=1), "aopc_morf", "mean_L20_random:sum"),
+            confidence(np.linspace(0.5, 1, 60)),
+        ],
+        ignore_index=True,
+    )
+    for seed in (0, 1):
+        run = tmp_path / str(seed) / "tables"
+        run.mkdir(parents=True)
+        scores.assign(seed=seed).to_parquet(run / "scores.parquet")
+    text = reliability_report([tmp_path / "0", tmp_path / "1"], tmp_path / "out", draws=300)
+    names = {"agreement", "comparisons", "consistency", "groups", "inter_method", "ranks", "reliability", "seeds"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.csv")} == names
+    made = {name: pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in names}
+
+    found = made["reliability"].query("seed == 0").set_index("metric")
+    assert sorted(found.index) == ["deletion", "insertion", "pafl"]  # a baseline shared by all methods is no judge
+    assert found.loc["pafl", "alpha"] == pytest.approx(alpha(rankings(truth)))
+    assert found.loc["deletion", "alpha"] == pytest.approx(found.loc["pafl", "alpha"])
+    assert found.loc["deletion", "best"] == "s"
+    assert found.loc["insertion", "n_missing"] == 1
+    assert found.loc["insertion", "verdict"] == "unreliable"
+
+    agreed = made["agreement"].query("seed == 0").set_index("metric")
+    assert agreed.loc["deletion", "within_images"] == pytest.approx(1.0)
+    assert abs(agreed.loc["insertion", "within_images"]) < 0.4
+    subsets = made["groups"].query("seed == 0 and metric == 'pafl' and method == 'p'").set_index("subset")
+    assert subsets.loc["low confidence", "images"] == 36
+    assert subsets.loc["group a", "images"] == 30
+    assert subsets.loc["group a", "aligned_mean"] == pytest.approx(truth[::2, 0].mean())
+    assert (made["seeds"].query("series == 'pafl code'")["kendall_w"] == 1.0).all()
+    assert "unreliable" in text
+    assert "ground truth" in text
+
+
+def test_missing_scores_become_zero_only_when_asked():
+    values = rng().normal(size=(30, 3)) + 5
+    values[:10, 0] = NAN
+    kept = reliability(table(values), draws=50)["reliability"]
+    zeroed = reliability(table(values), draws=50, nan_to_zero=True)["reliability"]
+    assert kept["n_missing"].item() == 10
+    assert kept["alpha"].item() == pytest.approx(alpha(rankings(values)))
+    assert zeroed["alpha"].item() == pytest.approx(alpha(rankings(np.nan_to_num(values))))
+    assert kept["alpha"].item() != zeroed["alpha"].item()
+
+
+def test_errors_are_sentences(tmp_path):
+    with pytest.raises(SalrunError, match=r"no tables/scores\.parquet"):
+        read_runs([tmp_path])
+    (tmp_path / "tables").mkdir()
+    table(np.ones((3, 1))).to_parquet(tmp_path / "tables" / "scores.parquet")
+    with pytest.raises(SalrunError, match="two methods"):
+        reliability_report([tmp_path], tmp_path / "out")
+
+
+METRIC_CONFIGS = sorted((Path(__file__).parents[2] / "conf" / "metrics").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", METRIC_CONFIGS, ids=lambda p: p.stem)
+def test_directions_are_those_of_the_metrics(path):
+    """The statistics import no torch, so they keep their own list."""
+    import importlib
+
+    (config,) = yaml.safe_load(path.read_text()).values()
+    module, _, name = config["_target_"].rpartition(".")
+    declared = getattr(importlib.import_module(module), name).direction
+    if config.get("role") == "secondary":  # focus on the wrong object
+        declared = "lower"
+    assert direction_of(path.stem) == declared
