@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart install test lint bench clean
+.PHONY: help quickstart install test lint bench bench-methods bench-metrics clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -37,3 +37,20 @@ lint: $(STAMP) ## ruff and mypy
 clean: ## remove what was built (not outputs/, not the store)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+bench: bench-methods bench-metrics ## speed against floors and peers (idle machine)
+
+bench-methods: $(STAMP) ## images/s of every method
+	$(BIN)/python scripts/bench_methods.py --out docs/results/bench
+
+bench-metrics: $(STAMP) ## images/s of the perturbation engine
+	$(BIN)/python scripts/bench_metrics.py --out docs/results/bench
+
+data-%: $(VENV)/.quick ## data-mnist, data-cifar10, data-tinyimagenet: download and verify a data set
+	$(BIN)/python scripts/get_data.py $*
+
+train-%: $(VENV)/.quick ## train-<name>: reproduce a shipped checkpoint
+	$(BIN)/python scripts/train_models.py $*
+
+reproduce-%: $(VENV)/.quick ## reproduce-smerf|tomsett|yona|zhang: run what is missing, collect, conclude
+	$(BIN)/python scripts/reproduce.py $*

@@ -28,6 +28,8 @@ SCALES = ("smoke", "laptop", "paper")
 TARGETS = ("predicted", "label", "least_probable")
 OF_METHOD = ("view", "target", "label")  # keys of a method's config that are not its own parameters
 OF_METRIC = ("view", "variants")
+OF_DATASET = ("transforms",)
+TRANSFORMED = "salrun.datasets.transforms.Transformed"
 KEYS = {  # top-level settings: type and allowed values
     "name": (str, None),
     "paper": ((str, type(None)), None),
@@ -94,6 +96,11 @@ class Cell:
     store: Store
     config: dict[str, Any] = field(repr=False)
 
+    def explainer(self, part: MethodPart, metric: Metric) -> MethodPart:
+        """The method that explains other images for the metric: the one it scores, or the metric's fixed one."""
+        fixed = getattr(metric, "fixed_explainer", None)
+        return part if fixed is None else next(p for p in self.methods if p.name == fixed)
+
 
 # -- without torch ----------------------------------------------------------------------------------------------------
 
@@ -121,7 +128,8 @@ def check(cfg: DictConfig) -> dict[str, Any]:
     for group in ("dataset", "model"):
         if not config.get(group):
             raise SalrunError(f"no {group} chosen: add +experiment=<name> or {group}=<name> (salrun list {group})")
-        _check_part(config[group], group)
+        _check_part(config[group], group, OF_DATASET if group == "dataset" else ())
+    check_parameters(TRANSFORMED, config["dataset"].get("transforms") or {}, "dataset.transforms")
     for name, recipe in (config.get("others") or {}).items():
         _check_part(recipe, f"others.{name}")
     if not config.get("methods"):
@@ -182,7 +190,7 @@ def build(config: dict[str, Any]) -> Cell:
         paper=config["paper"],
         scale=config["scale"],
         seed=config["seed"],
-        dataset=instantiate(config["dataset"], "dataset"),
+        dataset=dataset_part(config["dataset"]),
         recipe=instantiate(config["model"], "model"),
         others={name: instantiate(spec, f"others.{name}") for name, spec in (config.get("others") or {}).items()},
         methods=methods,
@@ -216,10 +224,26 @@ def _check_capabilities(cell: Cell) -> None:
     for metric in cell.metrics:
         if "masks" in metric.metric.needs and not masks:
             raise SalrunError(f"metric '{metric.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none")
+        fixed = getattr(metric.metric, "fixed_explainer", None)
+        known = [part.name for part in cell.methods]
+        if fixed is not None and fixed not in known:
+            raise SalrunError(
+                f"metrics.{metric.name}: the fixed explainer '{fixed}' is not one of the run's methods "
+                f"({', '.join(known)}): add it to 'methods=[...]'"
+            )
         others = {*cell.others, "model"}
-        wanted = getattr(metric.metric, "other", None)
-        if wanted is not None and wanted not in others:
-            raise unknown("model", wanted, others, f"metrics.{metric.name}.other (the models of `others`)")
+        named = [getattr(metric.metric, "of", "model"), *metric.metric.reads()]
+        for wanted in named if "other_map" in metric.metric.needs else ():
+            if wanted not in others:
+                raise unknown("model", wanted, others, f"metrics.{metric.name} (the models of `others`)")
+
+
+def dataset_part(spec: Mapping[str, Any]) -> Any:
+    """The data set, seen through its `transforms` where it has some."""
+    plain = instantiate({k: v for k, v in spec.items() if k not in OF_DATASET}, "dataset")
+    if not spec.get("transforms"):
+        return plain
+    return instantiate({"_target_": TRANSFORMED, "plain": plain, **spec["transforms"]}, "dataset.transforms")
 
 
 def method_part(name: str, spec: Mapping[str, Any], target: str = "predicted") -> MethodPart:

@@ -85,9 +85,10 @@ def settle_numerics(config: dict[str, Any]) -> None:
 def obtain_models(cell: Cell) -> dict[str, Obtained]:
     """The cell's model, and the others it is compared with, ready and verified."""
     recipes = {"model": cell.recipe, **cell.others}
+    data = getattr(cell.dataset, "plain", cell.dataset)  # transforms are for explanations, not for training
     obtained = {}
     for name, recipe in recipes.items():
-        found = recipe.obtain(cell.dataset, cell.seed, cell.store, cell.device)
+        found = recipe.obtain(data, cell.seed, cell.store, cell.device)
         found.classifier.to(getattr(torch, cell.precision))
         check = found.verification
         log.info("%s: %s, %s accuracy %.4f", name, found.source, check.split, check.accuracy)
@@ -96,15 +97,20 @@ def obtain_models(cell: Cell) -> dict[str, Obtained]:
 
 
 def open_stages(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Stages]:
-    """Stages per model; the first is the cell's own, whose metrics may look at the others' maps."""
-    others = {name: Stages(cell, name, found.classifier) for name, found in obtained.items() if name != "model"}
-    own = obtained["model"].classifier
-    return {"model": Stages(cell, own.name, own, others), **others}
+    """Stages per model, the cell's own first; a metric that compares models may look at the maps of all of them."""
+    own = obtained["model"].classifier.name
+    stages = {
+        name: Stages(cell, own if name == "model" else name, found.classifier) for name, found in obtained.items()
+    }
+    for each in stages.values():
+        each.others = stages
+    return stages
 
 
 def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) -> Iterator[Result]:
     """Maps and scores tile by tile; what the store has is read, not computed. Tiles others work on come last."""
-    metrics = [m for m in cell.metrics if stages.others or "other_map" not in m.metric.needs]
+    metrics = [m for m in cell.metrics if scores_here(m, stages)]
+    metrics.sort(key=lambda m: getattr(m.view, "name", m.view) or "")  # metrics of one view share their work
     todo = deque(work)
     passed_over = 0
     with tqdm(total=len(work) * len(cell.methods), desc=f"maps and scores {stages.name}", unit="map", disable=None) as bar:
@@ -121,6 +127,13 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) 
             with lease:
                 yield score_tile(cell, stages, tile, metrics, keep, lease, bar)
                 stages.close(tile)
+
+
+def scores_here(metric: MetricPart, stages: Stages) -> bool:
+    """Every model is scored by every metric; one that compares models names in `of` whose maps it judges."""
+    if "other_map" not in metric.metric.needs:
+        return True
+    return stages is stages.others[getattr(metric.metric, "of", "model")]
 
 
 def score_tile(

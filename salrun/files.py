@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from pathlib import Path
@@ -11,14 +12,15 @@ from salrun.errors import SalrunError
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write into a temporary sibling, fsync, rename. Readers see the old file or the new one, nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.parent / f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as fault:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise SalrunError(f"cannot write {path}: {fault.strerror}") from fault

@@ -1,4 +1,8 @@
-"""Kept maps of a run: `maps/` holds pictures, planes (float16) and an index, for the gallery and for comparing maps."""
+"""Kept maps of a run: `maps/` holds pictures, planes (float16) and an index, for the gallery and for comparing maps.
+
+`maps/<method>.safetensors` has `plane` (N, H, W), each map over its largest absolute value, and that value as `scale`;
+`maps/<model>/<method>.safetensors` has the same of each further model of the run, for its first images.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save as serialise
+from torch import Tensor
 
-from salrun.build import Cell
+from salrun.build import Cell, MethodPart
 from salrun.files import write_atomic
-from salrun.stages import Stages, Tile
+from salrun.stages import Result, Stages, Tile
 
 MOST = 240  # images kept for the gallery
+MOST_OF_OTHERS = 512 << 20  # bytes of other models' maps
 
 
 def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: int = MOST) -> None:
@@ -20,7 +26,11 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
     if cell.keep_maps == "none":
         return
     every = max(1, -(-sum(len(t.ids) for t in work) // most))
-    pictures, planes = [], {part.name: [] for part in cell.methods}  # type: ignore[var-annotated]
+    models = {"": stages} | {name: other for name, other in stages.others.items() if other is not stages}
+    pictures: list[Tensor] = []
+    planes: dict[tuple[str, str], list[dict[str, Tensor]]] = {(m, p.name): [] for m in models for p in cell.methods}
+    _, height, width = cell.dataset.shape
+    room = MOST_OF_OTHERS // (2 * height * width * len(planes))  # images of further models
     index: dict[str, list] = {"image_id": [], "group": [], "label": [], "prediction": []}
     masks: dict[str, list] = {name: [] for name in cell.dataset.mask_names}
     for tile in work[::every] if every > 1 else work:
@@ -28,9 +38,10 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
         batch = result.batch
         pictures.append((batch.x.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu())
         for part in cell.methods:
-            raw = stages.map(result, part).sum(1) if part.method.signed else stages.map(result, part).abs().sum(1)
-            scale = raw.abs().flatten(1).amax(1).clamp(min=1e-30).view(-1, 1, 1)
-            planes[part.name].append((raw / scale).half().cpu())
+            planes["", part.name].append(_plane(stages, result, part))
+            for name, other in models.items():
+                if name and len(index["image_id"]) < room:
+                    planes[name, part.name].append(_plane(other, other.opened(tile), part))
         index["image_id"] += batch.id
         index["group"] += batch.group
         index["label"] += batch.y.tolist()
@@ -42,11 +53,21 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)
     write_atomic(out / "maps" / "images.safetensors", serialise({"x": pixels.contiguous()}))
-    for name, parts in planes.items():
-        write_atomic(out / "maps" / f"{name}.safetensors", serialise({"plane": torch.cat(parts).contiguous()}))
+    for (model, method), parts in planes.items():
+        if parts:
+            joined = {name: torch.cat([part[name] for part in parts]).contiguous() for name in ("plane", "scale")}
+            write_atomic(out / "maps" / model / f"{method}.safetensors", serialise(joined))
     methods = [{"name": p.name, "label": p.label, "signed": p.method.signed} for p in cell.methods]
     content = {**index, "methods": methods, "masks": masks, "classes": list(cell.dataset.classes)}
     write_atomic(out / "maps" / "index.json", json.dumps(content).encode())
+
+
+def _plane(stages: Stages, result: Result, part: MethodPart) -> dict[str, Tensor]:
+    """The signed channel sum, or its magnitude, of a tile's maps."""
+    raw = stages.map(result, part)
+    raw = raw.sum(1) if part.method.signed else raw.abs().sum(1)
+    scale = raw.abs().flatten(1).amax(1).clamp(min=1e-30)
+    return {"plane": (raw / scale.view(-1, 1, 1)).half().cpu(), "scale": scale.float().cpu()}
 
 
 def _box(mask: torch.Tensor) -> list[int] | None:

@@ -77,7 +77,9 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
             todo = done = 0
             for part in cell.methods:
                 view = part.view if metric.view == "method" else metric.view
-                cost = passes * part.method.passes(stages.model, cell.dataset.shape) if "explain" in metric.metric.needs else passes
+                again = cell.explainer(part, metric.metric).method
+                explains = "explain" in metric.metric.needs
+                cost = passes * again.passes(stages.model, cell.dataset.shape) if explains else passes
                 stored = sum(
                     len(t.ids) for t in tiles if cell.store.has("scores", stages.score_key(t, part, metric, view))  # type: ignore[arg-type]
                 )

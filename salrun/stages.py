@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor
 from salrun.build import Cell, MethodPart, MetricPart
 from salrun.errors import SalrunError
 from salrun.methods.iba import fit_feature_stats
+from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
+from salrun.models.inference import inference_copy
 from salrun.rng import Draws
 from salrun.store import key_of, source_of
 from salrun.types import NAN_MAP, OK, Batch, FeatureStats, Fitted, Scene, Score
@@ -70,8 +73,20 @@ class Stages:
         }
         self._fitted: dict[str, Fitted] = {}
         self._maps: dict[tuple[int, str], Tensor] = {}
-        self._scene: tuple[tuple[int, str, str | None], Scene] | None = None
+        self._opened: Result | None = None
+        self._scene: tuple[tuple[int, str, str | None], Scene, Tensor] | None = None
         self._asking = ""  # source of the metric at work: shared work is keyed by it
+
+    @cached_property
+    def fast(self) -> Classifier:
+        """The copy of the model that metrics run forward on; how it was made is in its fingerprint."""
+        cell = self.cell
+        ids = cell.dataset.explained()
+        each = sum(m.metric.passes(self.model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
+        shared = sum(m.metric.shared_passes(self.model, cell.dataset.shape) for m in cell.metrics)
+        probe = self._raw(cell.dataset.batch(ids[:4]).x)
+        passes = (each + shared) * len(ids) / cell.shard[1]
+        return inference_copy(self.model, probe, cell.compile, passes, batch_size(probe, cell.chunk))
 
     # -- fit -------------------------------------------------------------------------------------------------------
 
@@ -141,6 +156,12 @@ class Stages:
             result.target[part.name] = kinds[part.target]
         return result
 
+    def opened(self, tile: Tile) -> Result:
+        """`open`, once per tile: for other models' metrics, which ask for this model's maps of its own target."""
+        if self._opened is None or self._opened.tile != tile:
+            self._opened = self.open(tile)
+        return self._opened
+
     def tile_key(self, tile: Tile) -> str:
         """Names the tile for leases: one process at a time works on the images of a tile with a model."""
         return key_of("tiles", **self.base, ids=tile.ids)
@@ -180,27 +201,29 @@ class Stages:
         return raw.detach()
 
     def plane(self, view: NamedView, raw: Tensor, groups: Sequence[str]) -> Tensor:
-        """The view of a raw attribution; the view that clips by group sees the tile's images of each group."""
+        """The view of a raw attribution; a view that clips by group needs tiles that are groups."""
         if not view.needs_clip:
             return view(raw)
-        low, high = (torch.empty(len(raw), device=raw.device, dtype=raw.dtype) for _ in range(2))
-        for group in dict.fromkeys(groups):
-            rows = torch.tensor([g == group for g in groups], device=raw.device)
-            low[rows], high[rows] = (bound.to(raw.dtype) for bound in group_clip(raw[rows]))
-        return view(raw, (low, high))
+        if len(set(groups)) > 1:
+            raise SalrunError(f"view '{view.name}' clips by group, so a tile must be one group: set tile=<images per group>")
+        return view(raw, group_clip(raw))
 
     # -- scores ----------------------------------------------------------------------------------------------------
 
     def score_key(self, tile: Tile, part: MethodPart, metric: MetricPart, view: NamedView | None) -> str:
-        other = getattr(metric.metric, "other", None)
+        others = {name: self.others[name].model.fingerprint for name in metric.metric.reads()}
+        again = self.cell.explainer(part, metric.metric)
+        fixed = {"explainer": self.map_key(tile, again)} if again is not part else {}
         return key_of(
             "scores",
             map=self.map_key(tile, part),
             metric=metric.config,
             view=view.name if view else None,
             source=source_of(metric.metric),
+            forward=self.fast.fingerprint if "model" in metric.metric.needs else None,
             views=source_of(NamedView),
-            other=self.others[other].model.fingerprint if other in self.others else None,
+            other=others or None,
+            **fixed,
         )
 
     def score(self, result: Result, part: MethodPart, metric: MetricPart, keep_map: bool) -> dict[str, Score]:
@@ -212,35 +235,40 @@ class Stages:
         if known is not None:
             return _unpack(*known)
         raw = self.map(result, part, keep_map)
-        plane = raw if view is None else self.plane(view, raw, result.batch.group)
         self._asking = source_of(metric.metric)
-        scores = metric.metric(plane, self.scene(result, part, view))
+        scene, plane = self.scene(result, part, view, raw)
+        scores = metric.metric(plane, scene)
         named = scores if isinstance(scores, dict) else {"": scores}
         named = {name: without_nan_maps(score, map_flags(raw)) for name, score in named.items()}
         self.computed["scores"] += 1
         self.cell.store.write("scores", key, *_pack(named))
         return named
 
-    def scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
-        """One scene for all metrics that read the same view of the same method's maps: they share what they can."""
+    def scene(self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor) -> tuple[Scene, Tensor]:
+        """One scene and plane for all metrics that read the same view of the same method's maps: they share work."""
         slot = (result.tile.index, part.name, view.name if view else None)
         if self._scene is None or self._scene[0] != slot:
-            self._scene = (slot, self._new_scene(result, part, view))
-        return self._scene[1]
+            plane = raw if view is None else self.plane(view, raw, result.batch.group)
+            self._scene = (slot, self._new_scene(result, part, view), plane)
+        return self._scene[1], self._scene[2]
 
     def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
-        def explain(x: Tensor) -> Tensor:
-            raw = self._explain(part, result, x)
+        def explain(x: Tensor, by: MethodPart = part) -> Tensor:
+            raw = self._explain(by, result, x)
             return raw if view is None else self.plane(view, raw, result.batch.group)
+
+        def explain_by(name: str, x: Tensor) -> Tensor:
+            return explain(x, next(p for p in self.cell.methods if p.name == name))
 
         def other_map(name: str) -> Tensor:
             stages = self.others[name]
-            raw = stages.map(result, part)
+            raw = stages.map(stages.opened(result.tile), part)
             return raw if view is None else stages.plane(view, raw, result.batch.group)
 
         def shared(name: str, compute: Any) -> dict[str, Tensor]:
             key = key_of(
-                "shared", **self.base, ids=result.tile.ids, name=name, target=part.target, source=self._asking
+                "shared", **self.base, forward=self.fast.fingerprint, ids=result.tile.ids, name=name,
+                target=part.target, source=self._asking,
             )
             known = self.cell.store.read("shared", key)
             if known is None:
@@ -250,7 +278,7 @@ class Stages:
             return {k: v.to(self.cell.device) for k, v in known[0].items()}
 
         return Scene(
-            model=self.model,
+            model=self.fast if any('model' in m.metric.needs for m in self.cell.metrics) else self.model,
             x=result.batch.x,
             y=result.batch.y,
             target=result.target[part.name],
@@ -258,6 +286,7 @@ class Stages:
             masks=result.batch.masks,
             roles=result.batch.roles,
             explain=explain,
+            explain_by=explain_by,
             other_map=other_map,
             shared=shared,
             chunk=self.cell.chunk,
@@ -265,9 +294,11 @@ class Stages:
 
     def close(self, tile: Tile) -> None:
         """Forget the tile's tensors: memory stays flat."""
-        self._maps = {slot: m for slot, m in self._maps.items() if slot[0] != tile.index}
+        for stages in (self, *self.others.values()):
+            stages._maps = {slot: m for slot, m in stages._maps.items() if slot[0] != tile.index}
+            stages._opened = None
+            stages.model.forget()
         self._scene = None
-        self.model.forget()
 
 
 def without_nan_maps(score: Score, flags: Tensor) -> Score:

@@ -132,6 +132,7 @@ class Scene:
     other_map: Callable[[str], Tensor] | None = None  # the same method and view on another model, by name
     shared: Callable[[str, Callable[[], dict[str, Tensor]]], dict[str, Tensor]] = lambda name, compute: compute()
     chunk: int | None = None
+    explain_by: Callable[[str, Tensor], Tensor] | None = None  # another method of the run, by name, in the same view
     memo: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, name: str, plane: Tensor, compute: Callable[[], Any]) -> Any:
@@ -162,6 +163,10 @@ class Metric:
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Forward passes per image done once for all methods."""
         return 0.0
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of the models whose maps it asks for by `scene.other_map`; the scores depend on their weights."""
+        return ()
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score | dict[str, Score]:
         raise NotImplementedError("abstract")

@@ -1,8 +1,9 @@
 """Forward passes per second of the perturbation engine, against plain forward passes and Quantus' PixelFlipping.
 
-One batch size for all. `forward`: the same batch again and again, through the network as it is (eager), in channels-last
-layout, with BatchNorm folded, and compiled. `engine`: pixel flipping, every step of the curve a new batch, on the
-network as it is, on the folded and on the compiled inference copy. All take turns, `--repeats` times; medians count.
+One batch size for all. `forward`: the same batch again and again, through the network as it is (eager), in
+channels-last layout, with BatchNorm folded, and compiled. `engine`: pixel flipping, every step of the curve a new
+batch, on the network as it is, on the folded and on the compiled inference copy. All take turns, `--repeats` times;
+medians count.
 
     python scripts/bench_metrics.py --out docs/results/bench
     python scripts/bench_metrics.py --out /tmp/bench --quick

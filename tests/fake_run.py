@@ -76,11 +76,14 @@ def make_run(
     (folder / "config.yaml").write_text("seed: 0\nscale: laptop\nmethods:\n  rise:\n    n_masks: 1000\n")
     run = {
         "command": "salrun +experiment=smerf_complex_cr2 scale=laptop seed=0", "experiment": "smerf_complex_cr2",
-        "paper": "smerf", "scale": "laptop", "device": "cpu", "precision": "float32", "seeds": [seed],
+        "paper": "smerf", "scale": "laptop", "device": "cpu", "precision": "float32",
+        "seeds": {"model": seed, "data": seed},
         "deviations": ["The network was trained on 20,000 images instead of 100,000.", "RISE uses 1,000 masks."],
-        "versions": {"salrun": "0.1.0", "torch": "2.9.1", "python": "3.12.4"}, "directions": METRICS,
+        "versions": {"salrun": "0.1.0", "torch": "2.9.1", "python": "3.12.4"},
+        "metrics": {f"{m}/max_abs": {"direction": d} for m, d in METRICS.items()},
         "timings": {"data": 2.1, "model": 41.0, "maps": 512.5, "scores": 168.4}, "status": "done",
-        "verification": {"passed": True, "accuracy": 0.9931, "required": 0.99, "bucket_min": 0.972},
+        "verification": {"model": {"split": "validation", "n": 6000, "accuracy": 0.9931, "groups": {"1": 0.99},
+                                   "gate": {"accuracy": 0.98, "group": 0.9}, "passed": True, "reason": ""}},
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run | info))
     _figure(folder / "figures", "smerf_fig3")
@@ -90,7 +93,7 @@ def make_run(
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     """Per group and over all of them, with a normal interval: what the numbers are does not matter here."""
     keys = ["experiment", "dataset", "model", "seed", "scale", "group", "method", "metric", "variant"]
-    whole = scores.assign(group="all")
+    whole = scores.assign(group="(all)")
     rows = pd.concat([whole, scores]).assign(flagged=lambda t: t["flag"] != "ok").groupby(keys, sort=False)
     table = rows["value"].agg(["mean", "std"])
     table["n"] = rows.size()
@@ -163,8 +166,8 @@ def _scores(
                     variant="code:seismic" if metric in {"pafl", "safl"} else "max_abs",
                 )
             )
-    frames.append(
-        images.assign(method="-", metric="confidence", variant="", value=rng.uniform(0.6, 1, len(ids)), flag="ok")
+    frames.insert(
+        0, images.assign(method="-", metric="confidence", variant="", value=rng.uniform(0.6, 1, len(ids)), flag="ok")
     )
     facts = {
         "experiment": "smerf_complex_cr2",

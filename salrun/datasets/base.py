@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -78,7 +78,8 @@ def check_file(path: Path, expected: str, advice: str = "delete it and get it ag
     found = digest(path, "md5" if len(expected) == 32 else "sha256")
     if found != expected:
         raise SalrunError(
-            f"{path} is damaged or not the published file: checksum {found[:12]}.., expected {expected[:12]}..; {advice}"
+            f"{path} is damaged or not the published file: "
+            f"checksum {found[:12]}.., expected {expected[:12]}..; {advice}"
         )
 
 
@@ -106,10 +107,10 @@ class ImageDataset:
         classes: tuple[str, ...]
         shape: tuple[int, int, int]
 
-    mask_names = ()
-    verification_split = "test"  # what a model's accuracy is measured on
-    parts = ("test", "train")
-    choosing = ("root", "n_explained", "seed", "verify")  # fields that change no image
+    mask_names: ClassVar[tuple[str, ...]] = ()
+    verification_split: ClassVar[str] = "test"  # what a model's accuracy is measured on
+    parts: ClassVar[tuple[str, ...]] = ("test", "train")
+    choosing: ClassVar[tuple[str, ...]] = ("root", "n_explained", "seed", "verify")  # fields that change no image
 
     def load(self, part: str) -> Table:
         """Read a part from its files."""

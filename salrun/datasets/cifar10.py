@@ -31,6 +31,7 @@ from salrun.errors import SalrunError
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 ROWS = 10_000  # of a batch
+RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy's own, whose module's name changed
 
 Arrays = tuple[np.ndarray, np.ndarray]  # pixels (N, 3, 32, 32) and labels (N,), both bytes
 
@@ -40,7 +41,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.removeprefix("numpy.").lstrip("_"), name) == ("core.multiarray", "_reconstruct"):
-            return np._core.multiarray._reconstruct
+            return RECONSTRUCT
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -60,10 +61,10 @@ def _read_binary(folder: Path, batch: str) -> Arrays:
 def _read_png(folder: Path, batch: str) -> Arrays:
     part = "test" if batch == "test_batch" else "train"
     labels = np.asarray(json.loads((folder / f"{part}_lables.json").read_text()), dtype=np.uint8)
-    first = BATCHES[part].index(batch) * ROWS
     with Image.open(folder / f"{batch}.png") as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2), labels[first : first + ROWS]
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3)
+    first = BATCHES[part].index(batch) * len(pixels)
+    return pixels.transpose(0, 3, 1, 2), labels[first : first + len(pixels)]
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,10 @@ class CIFAR10(TrainTestDataset):
         except (ValueError, KeyError, AttributeError, EOFError, OSError, pickle.UnpicklingError) as fault:
             raise SalrunError(f"{folder / batch}: not a CIFAR-10 batch ({fault})") from fault
         if len(pixels) != len(labels) or (self.verify and len(pixels) != ROWS) or labels.max(initial=0) > 9:
-            raise SalrunError(f"{folder / batch}: {len(pixels)} images and {len(labels)} labels, expected {ROWS} of each")
+            wanted = ROWS if self.verify else "as many"
+            raise SalrunError(
+                f"{folder / batch}: {len(pixels)} images, {len(labels)} labels in 0..9; expected {wanted} of each"
+            )
         return pixels, labels
 
     def digests(self) -> dict[str, str]:

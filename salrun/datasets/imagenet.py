@@ -1,7 +1,7 @@
 """ImageNet (ILSVRC 2012) from class folders: `imagenet/val/<wnid>/*.JPEG`, and `imagenet/train/` where it is there.
 
-Complete or in part. A class's index is its wnid's place among the thousand sorted wnids: taken from the folders if there
-are a thousand, else from `imagenet/classes.tsv` (index, wnid, name) or Kaggle's `LOC_synset_mapping.txt`.
+Complete or in part. A class's index is its wnid's place among the thousand sorted wnids: taken from the folders if
+there are a thousand, else from `imagenet/classes.tsv` (index, wnid, name) or Kaggle's `LOC_synset_mapping.txt`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,11 @@ class ImageNet(ImageDataset):
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(self._classes.values())
 
+    @property
+    def wnids(self) -> tuple[str, ...]:
+        """All thousand in order of their index."""
+        return tuple(self._classes)
+
     def _chosen(self) -> dict[str, int]:
         """wnid -> index of the classes `only` names."""
         index = {wnid: i for i, wnid in enumerate(self._classes)}
@@ -139,8 +144,8 @@ class ImageNet(ImageDataset):
         val = self.table("val")
         if not 0 < self.reserved < len(val.ids):
             raise SalrunError(
-                f"dataset.reserved of imagenet must be in 1..{len(val.ids) - 1} where there is no {self.folder / 'train'}, "
-                f"got {self.reserved}; or give dataset.train_from=val"
+                f"dataset.reserved of imagenet must be in 1..{len(val.ids) - 1} where there is no "
+                f"{self.folder / 'train'}, got {self.reserved}; or give dataset.train_from=val"
             )
         return balanced(val.ids, val.y, self.reserved, 0, "reserved")
 

@@ -31,7 +31,9 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
         raise SalrunError(f"{path} is damaged: {fault}") from fault
     start = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
-        raise SalrunError(f"{path} is not an idx file of bytes in {dimensions} dimensions: it starts with {data[:4].hex()}")
+        raise SalrunError(
+            f"{path} is not an idx file of bytes in {dimensions} dimensions: it starts with {data[:4].hex()}"
+        )
     shape = np.frombuffer(data, dtype=">u4", count=dimensions, offset=4).astype(int).tolist()
     if len(data) - start != np.prod(shape):
         raise SalrunError(f"{path} is damaged: {len(data) - start} bytes of data, its header says {shape}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ SIZE = 28
 class Task(MNIST):
     """MNIST's images, splits and ids with other pixels and labels; `digits` are the originals."""
 
-    choosing = ("root", "n_explained", "verify")
+    choosing: ClassVar[tuple[str, ...]] = ("root", "n_explained", "verify")
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"version": VERSION}
@@ -158,7 +158,11 @@ class MnistShapes(Task):
         if self.region == "box":
             masks = {"digit": bounding_box(ink), "shape": shape_box}
         x = digits.masked_fill(shape.unsqueeze(1), 255) / 255.0
-        own = {"shape": PRIMARY, "digit": SECONDARY} if self.labels_of == "shape" else {"digit": PRIMARY, "shape": SECONDARY}
+        own = (
+            {"shape": PRIMARY, "digit": SECONDARY}
+            if self.labels_of == "shape"
+            else {"digit": PRIMARY, "shape": SECONDARY}
+        )
         roles = {name: torch.where(mask.any((1, 2)), own[name], NEUTRAL) for name, mask in masks.items()}
         return Batch(x, self.labels(ids), tuple(ids), tuple(self.groups_of(ids)), masks, roles)
 

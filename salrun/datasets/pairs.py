@@ -5,7 +5,6 @@ Which half matters is known, so a map can be judged: masks `left` and `right`, p
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,9 +28,9 @@ VERSION = 1  # of the generator: a change of any pixel needs a new number
 class Pairs:
     """Pairs of pictures of `source`, one of a class in `group1`, one of a class in `group2`, on random sides.
 
-    Pair k of a split shows group-1 class k mod n, that class's pictures in turn and a random picture of group 2, so that
-    a split's first pairs use every group-1 picture once. `height`: each half is resized to height x height (None: as
-    stored). `train_per_class`: only the first so many training pictures of each class (the paper speaks of 250).
+    Pair k of a split shows group-1 class k mod n, that class's pictures in turn and a random picture of group 2, so
+    that a split's first pairs use every group-1 picture once. `height`: each half is resized to height x height (None:
+    as stored). `train_per_class`: only the first so many training pictures of each class (the paper speaks of 250).
     """
 
     root: str
@@ -62,6 +61,7 @@ class Pairs:
         height = self.height or self.pictures.shape[1]
         self.shape = (3, height, 2 * height)
         self._decoded: dict[str, Tensor] = {}
+        self._pools: dict[str, dict[str, list[str]]] = {}
 
     def _source(self) -> ImageDataset:
         if self.source == "tinyimagenet":
@@ -139,32 +139,33 @@ class Pairs:
             if split not in SPLITS or not number.isdigit():
                 raise unknown("image id", name, ["test-00042"], f"dataset '{self.name}'")
             turn, index = divmod(int(number), len(self.classes))
-            pool = self._pools[split]
+            pool = self._pool(split)
             mine = pool[self.group1[index]]
             others = pool[""]
             own.append(mine[turn % len(mine)])
             other.append(others[int(u * len(others))])
         return own, other
 
-    @functools.cached_property
-    def _pools(self) -> dict[str, dict[str, list[str]]]:
-        """split -> group-1 class -> its pictures in random order; and "" -> all pictures of group 2."""
-        return {split: self._pool(split) for split in SPLITS}
-
     def _pool(self, split: str) -> dict[str, list[str]]:
+        """group-1 class -> its pictures in random order; and "" -> all pictures of group 2."""
+        if split not in self._pools:
+            self._pools[split] = self._gather(split)
+        return self._pools[split]
+
+    def _gather(self, split: str) -> dict[str, list[str]]:
         ids = self.pictures.ids(split)
-        names = self.pictures.groups_of(ids)
         by_class: dict[str, list[str]] = {}
-        for i, name in zip(ids, names, strict=True):
+        for i, name in zip(ids, self.pictures.groups_of(ids), strict=True):
             by_class.setdefault(name, []).append(i)
-        limit = self.train_per_class if split == "train" else None
         for name in (*self.group1, *self.group2):
             if name not in by_class:
-                raise unknown("class", name, self.pictures.classes, f"the {split} split of {self.source}")
+                raise unknown("class", name, by_class, f"the {split} split of {self.source}")
+        limit = self.train_per_class if split == "train" else None
         pool = {}
         for name in self.group1:
-            order = Draws.of(self.seed, [f"{split}/{name}"]).permutation(len(by_class[name][:limit]), "pairs/own")[0]
-            pool[name] = [by_class[name][k] for k in order.tolist()]
+            mine = by_class[name][:limit]
+            order = Draws.of(self.seed, [f"{split}/{name}"]).permutation(len(mine), "pairs/own")[0]
+            pool[name] = [mine[k] for k in order.tolist()]
         pool[""] = [i for name in self.group2 for i in by_class[name][:limit]]
         return pool
 

@@ -101,7 +101,11 @@ class TextBox:
     groups: list[str] | None = None  # explain only these buckets
     seed: int = 0
 
-    name = "textbox"
+    @property
+    def name(self) -> str:
+        """`textbox`, with what differs from the paper's main condition: `textbox_noise`, `textbox_code`."""
+        backdrop = "" if self.background == "black" else f"_{self.background}"
+        return f"textbox{backdrop}{'_code' if self.labels == 'code' else ''}"
 
     def __post_init__(self) -> None:
         self.shape = (3, self.size, self.size)

@@ -10,14 +10,17 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from salrun.datasets.base import SPLITS, ImageDataset, Table, missing
-from salrun.datasets.pictures import read_pictures
+from salrun.datasets.imagenet import ImageNet
+from salrun.datasets.pictures import fit_to, read_pictures
 from salrun.errors import SalrunError, unknown
 
 GET = "get it with `make data-tinyimagenet` (or `python scripts/get_data.py tinyimagenet`)"
+ENLARGED = 224
 
 
 def _number(path: Path) -> tuple[int, str]:
@@ -31,6 +34,8 @@ class TinyImageNet(ImageDataset):
     """TinyImageNet under `root`, the classes `only` (wnids or names; None: all that are there).
 
     Of each class the first `train_per_class` pictures train and the last `validation_per_class` validate.
+    `task`: "own" = the classes that are there, 64x64; "imagenet" = input of an ImageNet classifier: enlarged to
+    224x224, a label is its wnid's index among ImageNet's thousand (`imagenet/classes.tsv` under `root`).
     """
 
     root: str
@@ -39,16 +44,22 @@ class TinyImageNet(ImageDataset):
     only: list[str] | None = None
     train_per_class: int | None = None
     validation_per_class: int = 50
+    task: Literal["own", "imagenet"] = "own"
 
     name = "tinyimagenet"
     shape = (3, 64, 64)
+    choosing = (*ImageDataset.choosing, "task")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.train_per_class is not None and self.train_per_class < 1:
-            raise SalrunError(f"dataset.train_per_class must be at least 1 (or null for all), got {self.train_per_class}")
+            raise SalrunError(
+                f"dataset.train_per_class must be at least 1 (or null for all), got {self.train_per_class}"
+            )
         if self.validation_per_class < 0:
             raise SalrunError(f"dataset.validation_per_class must not be negative, got {self.validation_per_class}")
+        if self.task == "imagenet":
+            self.shape = (3, ENLARGED, ENLARGED)
 
     @property
     def folder(self) -> Path:
@@ -76,15 +87,29 @@ class TinyImageNet(ImageDataset):
         words = {wnid: names.split(",")[0] for wnid, _, names in (line.partition("\t") for line in lines)}
         return {p.name: words.get(p.name, p.name) for p in (self.folder / "train").iterdir()}
 
-    @property
+    @functools.cached_property
+    def _index(self) -> dict[str, int]:
+        """wnid -> class index, of the classes that are there."""
+        names = self.wnids if self.task == "own" else self._imagenet.wnids
+        place = {wnid: index for index, wnid in enumerate(names)}
+        for wnid in self.wnids:
+            if wnid not in place:
+                raise SalrunError(f"{wnid} is none of ImageNet's classes: choose others by dataset.only=[..]")
+        return {wnid: place[wnid] for wnid in self.wnids}
+
+    @functools.cached_property
+    def _imagenet(self) -> ImageNet:
+        return ImageNet(self.root)
+
+    @functools.cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self._words[wnid] for wnid in self.wnids)
+        return self._imagenet.classes if self.task == "imagenet" else tuple(self._words[wnid] for wnid in self.wnids)
 
     @functools.cached_property
     def _files(self) -> dict[str, list[tuple[str, Path, int]]]:
         """part -> (id, picture, class)."""
         train = []
-        for index, wnid in enumerate(self.wnids):
+        for wnid, index in self._index.items():
             pictures = sorted((self.folder / "train" / wnid / "images").glob("*.JPEG"), key=_number)
             train += [(f"train/{p.stem}", p, index) for p in pictures]
         notes = self.folder / "val" / "val_annotations.txt"
@@ -92,7 +117,7 @@ class TinyImageNet(ImageDataset):
             raise missing("TinyImageNet", [notes], GET)
         rows = [line.split("\t")[:2] for line in notes.read_text().splitlines()]
         rows = [row for row in rows if row[1] in self.wnids]
-        test = [(Path(name).stem, self.folder / "val" / "images" / name, self.wnids.index(w)) for name, w in rows]
+        test = [(Path(name).stem, self.folder / "val" / "images" / name, self._index[w]) for name, w in rows]
         test.sort(key=lambda row: _number(row[1]))
         for _, path, _ in test:
             if not path.is_file():
@@ -101,7 +126,8 @@ class TinyImageNet(ImageDataset):
 
     def load(self, part: str) -> Table:
         ids, paths, classes = zip(*self._files[part], strict=True)
-        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows]))
+        enlarge = fit_to(ENLARGED, "squash", ENLARGED) if self.task == "imagenet" else None
+        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows], enlarge))
 
     def ids(self, split: str) -> list[str]:
         if split not in SPLITS:
@@ -109,16 +135,19 @@ class TinyImageNet(ImageDataset):
         if split == "test":
             return list(self.table("test").ids)
         table, chosen = self.table("train"), []
-        for index in range(len(self.wnids)):
+        for wnid, index in self._index.items():
             own = [table.ids[r] for r in torch.nonzero(table.y == index).flatten().tolist()]
             end = len(own) - self.validation_per_class
             if end < 1:
                 raise SalrunError(
-                    f"dataset.validation_per_class must be below the {len(own)} pictures of {self.wnids[index]}, "
+                    f"dataset.validation_per_class must be below the {len(own)} pictures of {wnid}, "
                     f"got {self.validation_per_class}"
                 )
             chosen += own[end:] if split == "validation" else own[:end][: self.train_per_class]
         return chosen
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | ({} if self.task == "own" else {"task": self.task})
 
     def digests(self) -> dict[str, str]:
         """Of all pictures' bytes, part by part."""

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from salrun.errors import SalrunError
 from salrun.methods.chunking import gather_chunked
-from salrun.models.classifier import check_targets, pick
+from salrun.models.classifier import check_targets, not_a_number, pick
 
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier, Space
@@ -52,6 +52,7 @@ _MEMBERS = {
     "add": "add sub subtract rsub __rsub__",
     "scale": "mul multiply div divide true_divide neg negative",
     "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout",
+    "constant": "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor",
     "shape": "flatten unflatten view view_as reshape reshape_as permute transpose swapaxes movedim t T mT squeeze "
     "unsqueeze contiguous clone detach expand expand_as repeat tile repeat_interleave __getitem__ select narrow "
     "index_select chunk split split_with_sizes tensor_split unbind cat concat concatenate stack hstack vstack flip "
@@ -82,6 +83,7 @@ class Lane:
     """What is known of a tensor that depends on the image."""
 
     run: Run
+    node: Any = None  # its grad_fn, as the engine made it
     now: Tensor | None = None  # what an in-place operator made of it
     overwritten: weakref.ref[Tensor] | None = None  # who of all that share its memory was written to
     reference: Tensor | None = None  # the same activation for the reference image
@@ -185,7 +187,7 @@ class _Attach(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, signal: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, signal: Tensor) -> Any:
         return None, None, *ctx.back(signal)
 
 
@@ -208,7 +210,7 @@ class Run(TorchFunctionMode):
         return getattr(t, _LANE)
 
     def enter(self, t: Tensor, **facts: Any) -> Lane:
-        lane = Lane(self, **facts)
+        lane = Lane(self, t.grad_fn, **facts)
         setattr(t, _LANE, lane)
         return lane
 
@@ -273,15 +275,16 @@ class Run(TorchFunctionMode):
         return self._overwrite(target, value)
 
     def _depends(self, t: Tensor, name: str) -> bool:
-        if self.lane(t) is not None:
-            base = t if t._base is None else t._base
-            lane = self.lane(base)
-            if lane is not None and lane.overwritten is not None and lane.overwritten() is not t:
-                raise self.refuse(name, "it reads memory that was overwritten in place through another view")
-            return True
-        if t.requires_grad and not t.is_leaf:
+        lane = self.lane(t)
+        known = t.grad_fn is lane.node if lane is not None else t.is_leaf
+        if t.requires_grad and not known:
             raise self.refuse(name, "its operand comes from code that cannot be seen (scripted or a custom function)")
-        return False
+        if lane is None:
+            return False
+        base = self.lane(t if t._base is None else t._base)
+        if base is not None and base.overwritten is not None and base.overwritten() is not t:
+            raise self.refuse(name, "it reads memory that was overwritten in place through another view")
+        return True
 
     def _current(self, t: Tensor) -> Tensor:
         lane = self.lane(t)
@@ -297,13 +300,15 @@ class Run(TorchFunctionMode):
 
     def _apply(self, op: Op) -> Any:
         _classify(op)
-        rule: Rule | None = ordinary if op.kind == "shape" else self.rules.rules.get(op.kind or "")
         if op.kind == "dropout":
             return op.x
+        if op.kind == "constant":
+            return op()
+        if op.kind not in (None, "shape") and not all(t.is_floating_point() for t in op.operands):
+            raise self.refuse(op, "it computes with a mask or an index that depends on the image")
+        rule: Rule | None = ordinary if op.kind == "shape" else self.rules.rules.get(op.kind or "")
         if rule is None:
             return self._look(op)
-        if not all(t.is_floating_point() for t in op.operands):
-            raise self.refuse(op, "it computes with a mask or an index that depends on the image")
         if rule is ordinary:
             value = op()
         else:
@@ -331,23 +336,21 @@ class Run(TorchFunctionMode):
     def _mark(self, op: Op, value: Any) -> None:
         lanes = [self.known(t) for t in op.operands]
         first = op.kind in _POINTWISE and all(lane.first for lane in lanes)
-        keeps_sign = op.kind in ("max_pool", "average", "max", "add", "shape") and op.name != "pad"
-        positive = op.kind == "relu" or (
-            keeps_sign
-            and all(lane.positive for lane in lanes)
-            and (op.kind != "add" or (len(op.terms) == 2 and min(c for _, c in op.terms) >= 0))
-        )
-        outputs = list(_tensors(value))
-        references = list(_tensors(op.reference)) if op.reference is not None else [None] * len(outputs)
-        corners = [[None] * len(outputs)] * 2
+        corners: list[Any] = [None, None]
         if first and lanes[0].box is not None:
-            corners = [list(_tensors(op.at(lambda t, i=i: self.known(t).box[i]))) for i in range(2)]
-        for t, reference, low, high in zip(outputs, references, *corners, strict=True):
+            corners = [op.at(partial(self._corner, side)) for side in range(2)]
+        outputs = list(_tensors(value))
+        beside = [list(_tensors(v)) if v is not None else [None] * len(outputs) for v in (op.reference, *corners)]
+        for t, reference, low, high in zip(outputs, *beside, strict=True):
             if op.depends(t):  # e.g. `contiguous` of what is contiguous
                 continue
-            box = None if low is None or high is None else (torch.minimum(low, high), torch.maximum(low, high))
+            box = None if low is None else (torch.minimum(low, high), torch.maximum(low, high))
             affine = op.affine if self.rules.folds else None
-            self.enter(t, reference=reference, first=first, box=box, affine=affine, positive=positive)
+            self.enter(t, reference=reference, first=first, box=box, affine=affine, positive=_positive(op, lanes))
+
+    def _corner(self, side: int, t: Tensor) -> Tensor:
+        box = self.known(t).box
+        return t if box is None else box[side]
 
 
 @dataclass
@@ -363,7 +366,8 @@ class Trace:
         """The signal at the input, given the signal `seed` at the output."""
         self.run.pair = pair
         with torch.inference_mode(False):
-            return torch.autograd.grad(self.output, self.point, seed, retain_graph=not last)[0]
+            signal = torch.autograd.grad(self.output, self.point, seed, retain_graph=not last)[0]
+        return not_a_number(signal, (seed * self.output).sum(1))
 
 
 def trace(
@@ -463,7 +467,7 @@ def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _inplace_position(func: Any) -> int | None:
     """Where a function of torch.nn.functional takes its argument `inplace`."""
     code = getattr(func, "__code__", None)
@@ -472,7 +476,7 @@ def _inplace_position(func: Any) -> int | None:
     return code.co_varnames.index("inplace")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read(func: Any) -> tuple[str, Callable[..., Any], bool]:
     """An operator's name, its out-of-place form, and whether it writes into its first operand."""
     name = getattr(func, "__name__", str(func))
@@ -502,7 +506,7 @@ def _classify(op: Op) -> None:
             raise op.run.refuse(op, "it is in training mode, where images of a batch mix; call model.eval()")
         op.affine = _folded(op)
     elif op.kind == "dropout":
-        if op.argument(2, "training", True):
+        if op.argument(2, "training", True) and op.argument(1, "p", 0.5) > 0:
             raise op.run.refuse(op, "it is in training mode; call model.eval()")
     elif op.kind == "add":
         a, b = op.args[0], op.argument(1, "other")
@@ -517,6 +521,16 @@ def _classify(op: Op) -> None:
         op.kind = "max with a constant"
     if op.kind == "activation" and len(op.operands) > 1:
         op.kind = "unknown"
+
+
+def _positive(op: Op, lanes: list[Lane]) -> bool:
+    """Whether the operator's value has no negative entries, whatever the image."""
+    if op.kind == "relu":
+        return True
+    if op.kind == "add" and (len(op.terms) < 2 or min(sign for _, sign in op.terms) < 0):
+        return False
+    keeps_sign = op.kind in ("max_pool", "average", "max", "add", "shape")
+    return keeps_sign and op.name not in ("pad", "interpolate") and all(lane.positive for lane in lanes)
 
 
 def _clip_range(op: Op) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ from salrun.models.classifier import Classifier, Space, check_targets
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
-_LINEAR = "affine average batch_norm add scale".split()
+_LINEAR = ("affine", "average", "batch_norm", "add", "scale")
 
 
 def _rules(name: str, relu: Rule, activation: Rule, folds: bool = False) -> Rules:
@@ -65,7 +65,9 @@ def reveal_cancel(op: Op) -> Step:
         return _deeplift_rescale(op)
     layer, u = made_by
     z, y = op.x, op()
-    h = lambda v: op.at(lambda _: v)
+
+    def h(v: Tensor) -> Tensor:
+        return op.at(lambda _: v)
 
     def back(m: Tensor) -> tuple[Tensor]:
         d, r, y0 = u - op.run.reference(u), op.run.reference(z), op.reference
@@ -120,18 +122,25 @@ def product(op: Op) -> Step:
 
 
 def softmax(op: Op) -> Step:
-    """p_k = e_k / S: e = exp(x) by rescaling; e_k and 1 / S as a product. S counts all e_j alike."""
+    """p = exp(l), l_k = x_k - log S, S = sum_j exp(x_j): exp and log by rescaling, so m_x = m_l - sum(m_l) d(log S)/dx.
+
+    In float64, relative to the greatest entry: no term is large however far input and reference are apart.
+    """
     x, dim = op.x, op.argument(1, "dim")
+
+    def ratio(df: Tensor, dx: Tensor, slope: Tensor, near: float) -> Tensor:
+        return torch.where(dx.abs() < near, slope, df / dx)
 
     def back(m: Tensor) -> tuple[Tensor]:
         z, z0 = wide(x), wide(op.run.paired(op.run.reference(x)))
+        p, p0, log_p, log_p0 = z.softmax(dim), z0.softmax(dim), z.log_softmax(dim), z0.log_softmax(dim)
+        m_log = wide(m) * ratio(p - p0, log_p - log_p0, p, 1e-6)
         top = torch.maximum(z, z0).amax(dim, keepdim=True)
         e, e0 = (z - top).exp(), (z0 - top).exp()
         s, s0 = e.sum(dim, keepdim=True), e0.sum(dim, keepdim=True)
-        signal = wide(m)
-        through_sum = (signal * (e + e0)).sum(dim, keepdim=True) / (2 * s * s0)
-        slope = torch.where((z - z0).abs() < 1e-6, e, (e - e0) / (z - z0))
-        return (((signal * (1 / s + 1 / s0) / 2 - through_sum) * slope).to(m),)
+        d_log_s = z.logsumexp(dim, keepdim=True) - z0.logsumexp(dim, keepdim=True)
+        through_s = ratio(d_log_s, s - s0, 1 / s, 1e-8) * ratio(e - e0, z - z0, e, 1e-6)
+        return ((m_log - m_log.sum(dim, keepdim=True) * through_s).to(m),)
 
     return Step(op(), [x], back)
 
@@ -150,7 +159,7 @@ def _difference_from(
     check_targets(x, target)
 
     def compute(images: slice) -> Tensor:
-        point = model.enter(x[images], space)
+        point = model.enter(x[images].detach(), space)
         reference = torch.zeros_like(point)
         if baseline != "zeros":
             raw = torch.zeros_like(point) if baseline == "black" else model.denormalise(torch.zeros_like(point))
@@ -208,13 +217,13 @@ class DeepSHAP(Method):
     """mean over references r of (x - r) m(x, r), m the multipliers of the Rescale rule.
 
     Lundberg, Lee 2017; thresholds and max-pooling as in shap's DeepExplainer (D-SHAP). Sums to
-    y_c(x) - mean_r y_c(r). The references are the first `n_references` background images (all where null).
+    y_c(x) - mean_r y_c(r). The references are the first `n_references` background images.
 
     Image and reference run forward apart, so that b images and n references cost b + n forward passes; what is done
     b n times is the backward pass alone.
     """
 
-    n_references: int | None = 100
+    n_references: int = 100
     output: Literal["logit", "probability"] = "logit"
     space: Literal["norm", "raw"] = "norm"
 
@@ -223,11 +232,11 @@ class DeepSHAP(Method):
     source: ClassVar[str] = "Lundberg, Lee 2017, arXiv:1705.07874"
 
     def __post_init__(self) -> None:
-        if self.n_references is not None and self.n_references < 1:
-            raise SalrunError(f"n_references of deep_shap must be at least 1 or null, got {self.n_references}")
+        if self.n_references < 1:
+            raise SalrunError(f"n_references of deep_shap must be at least 1, got {self.n_references}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 3.0 * (self.n_references or 100)
+        return 3.0 * self.n_references
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
@@ -237,7 +246,7 @@ class DeepSHAP(Method):
             shapes = f"images {tuple(x.shape[1:])}, background {tuple(fitted.background.shape[1:])}"
             raise SalrunError(f"deep_shap needs background images of the same shape as the images: {shapes}")
         references = model.enter(fitted.background[: self.n_references].to(x), self.space)
-        point = model.enter(x, self.space)
+        point = model.enter(x.detach(), self.space)
         size = max(len(x), FREE_CHUNK) if fitted.chunk is None else max(1, fitted.chunk)
         return torch.cat(
             [

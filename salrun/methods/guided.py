@@ -15,7 +15,8 @@ from salrun.types import Fitted, Method
 
 # What has no ReLU in it keeps its own gradient. Other activations are not in the list: the rule is about ReLUs.
 _ORDINARY = (
-    "affine bilinear max_pool max average batch_norm norm softmax log_softmax add scale product quotient".split()
+    *("affine", "bilinear", "max_pool", "max", "average", "batch_norm", "norm"),
+    *("softmax", "log_softmax", "add", "scale", "product", "quotient"),
 )
 
 

@@ -79,7 +79,7 @@ class LRP(Method):
                 "max_pool": ordinary,
                 "max": ordinary,
                 "average": average_z,
-                "add": add_z,
+                "add": self.add,
                 "scale": scale_unchanged,
             },
             folds=self.batch_norm == "fold",
@@ -107,6 +107,11 @@ class LRP(Method):
         if op.affine is not None:
             return self.layer(op)
         return batch_norm_library(op) if self.batch_norm == "library" else batch_norm_z(op)
+
+    def add(self, op: Op) -> Step:
+        """The z rule; but what the flat rule gave to an image shifted by a constant belongs to the image."""
+        shifted_image = self.first == "flat" and op.run.known(op.x).first
+        return unchanged(op) if shifted_image and len(op.terms) == 1 else add_z(op)
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         return explain(model, x, target, self.rules(), self.space, starts(self.start), fitted.chunk)

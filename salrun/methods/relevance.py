@@ -44,21 +44,16 @@ def alpha_beta_rule(
     """
 
     def share(sign: int, r: Tensor) -> Tensor:
+        """sum_j (x_i w_ij)+ R_j / Z+_j for sign = 1, the same with - for sign = -1."""
         up, down = part(layer.weight, sign), part(layer.weight, -sign)
-        # (x w)+ = x+ w+ + x- w-, (x w)- = x+ w- + x- w+
-        pairs = [(x, up)] if positive else [(part(x, 1), up), (part(x, -1), down)]
-        z = layer(*pairs[0], bias_of(sign))
-        for v, w in pairs[1:]:
-            z = z + layer(v, w)
-        s = safe_div(r, z)
-        return sum(
-            (v * layer.transpose(s, w, x) for v, w in pairs[1:]), pairs[0][0] * layer.transpose(s, pairs[0][1], x)
-        )
-
-    def bias_of(sign: int) -> Tensor | None:
-        if bias == "none" or layer.bias is None:
-            return None
-        return layer.bias if bias == "library" else part(layer.bias, sign)
+        b = None if bias == "none" else layer.bias
+        if bias == "split" and b is not None:
+            b = part(b, sign)
+        if positive:
+            return x * layer.transpose(safe_div(r, layer(x, up, b)), up, x)
+        above, below = part(x, 1), part(x, -1)
+        s = safe_div(r, layer(above, up, b) + layer(below, down))
+        return above * layer.transpose(s, up, x) + below * layer.transpose(s, down, x)
 
     if beta == 0:
         return lambda r: alpha * share(1, r)

@@ -12,6 +12,7 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
@@ -86,12 +87,12 @@ def curve(
     for first in range(0, total, size):
         index = torch.arange(first, min(first + size, total), device=start.device)
         image, step = index // steps, index % steps
-        place = rank[image].unsqueeze(1)
+        place = rank.index_select(0, image).unsqueeze(1)
         shown = place < until[step].view(-1, 1, 1)
         if since is not None:
             shown &= place >= since[step].view(-1, 1, 1)
-        point = torch.where(shown, end[image], begin[image]).unflatten(2, start.shape[2:])
-        values.append(read(model.head(point, "norm"), target[image], output))
+        point = torch.where(shown, end.index_select(0, image), begin.index_select(0, image))
+        values.append(read(model.head(point.unflatten(2, start.shape[2:]), "norm"), target[image], output))
     return torch.cat(values).view(-1, steps)
 
 
@@ -117,9 +118,7 @@ def blur_kernel(size: int = 11, sigma: float = 5.0, true_gaussian: bool = False)
         distance = torch.arange(size, dtype=torch.float64, device="cpu") - size // 2
         line = torch.exp(-(distance**2) / (2 * sigma**2))
     else:
-        delta = torch.zeros(size, dtype=torch.float64, device="cpu")
-        delta[size // 2] = 1.0
-        line = torch.from_numpy(gaussian_filter1d(delta.numpy(), sigma))
+        line = torch.from_numpy(gaussian_filter1d(np.eye(size)[size // 2], sigma))
     return torch.outer(line, line) / line.sum() ** 2
 
 

@@ -24,7 +24,7 @@ HOG_CELL, HOG_BLOCK = 8, 3
 
 @dataclass
 class MapSimilarity(Metric):
-    """Similarity of a = |map| under this model and b = |map| under the model named `other`; a variant per measure.
+    """Similarity of a = |map| under the model `of` and b = |map| under the model `other`; a variant per measure.
 
     spearman (average ranks), cosine, ssim (scikit-image's defaults: 7 x 7 window, sample covariance, data range 1, each
     map divided by its maximum), hog (Pearson of scikit-image's histograms of oriented gradients of the same maps),
@@ -33,6 +33,7 @@ class MapSimilarity(Metric):
     """
 
     other: str = "random"
+    of: str = "model"  # whose maps are judged: the cell's own model, or one of its others
     measures: list[Literal["spearman", "cosine", "ssim", "hog", "relative_change"]] = field(
         default_factory=lambda: ["spearman", "cosine", "ssim", "hog", "relative_change"]
     )
@@ -45,6 +46,9 @@ class MapSimilarity(Metric):
         for name in self.measures:
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES, "map_similarity.measures")
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.other,)
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         if scene.other_map is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -25,6 +27,9 @@ class Sensitivity(Metric):
     cube [-radius, radius]^n or in the L2 ball. `denominator`: `map` ||S(x)||, `image` ||x|| (Quantus before 0.4.2),
     `none` 1. Yeh et al., NeurIPS 2019; mean: Bhatt et al., IJCAI 2020. The neighbours depend on the image and the seed
     only, so all methods meet the same ones.
+
+    `fixed_explainer` names a method of the run that makes S(x') for every method: no sensitivity at all, but what comes
+    out of `quantus.explain`, whose default is the gradient, and what the numbers of Zhang et al. (ACML 2024) look like.
     """
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
@@ -37,6 +42,7 @@ class Sensitivity(Metric):
     radius: float = 0.2
     neighbourhood: Literal["cube", "ball"] = "cube"
     denominator: Literal["map", "image", "none"] = "map"
+    fixed_explainer: str | None = None
 
     def __post_init__(self) -> None:
         at_least("Sensitivity", "n_draws", self.n_draws, 1)
@@ -48,7 +54,7 @@ class Sensitivity(Metric):
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         here = as_plane(plane, "Sensitivity")
-        key = f"sensitivity/{self.n_draws}/{self.radius}/{self.neighbourhood}"
+        key = f"sensitivity/{self.n_draws}/{self.radius}/{self.neighbourhood}/{self.fixed_explainer}"
         moved = scene.once(key, plane, lambda: self._distances(here, scene))
         if self.denominator == "map":
             scale = here.flatten(1).norm(dim=1)
@@ -63,15 +69,23 @@ class Sensitivity(Metric):
 
     def _distances(self, here: Tensor, scene: Scene) -> Tensor:
         """(B, n_draws): ||S(x') - S(x)||_2."""
-        if scene.explain is None:
-            raise SalrunError("Sensitivity explains neighbouring images: it needs the method, not only its maps")
+        explain = self._explainer(scene)
         point = scene.model.normalise(scene.x)
         distances = []
         for draw in range(self.n_draws):
             neighbour = scene.model.denormalise(point + self._noise(scene, draw).to(point))
-            there = as_plane(scene.explain(neighbour), "Sensitivity")
+            there = as_plane(explain(neighbour), "Sensitivity")
             distances.append((there - here).flatten(1).norm(dim=1))
         return torch.stack(distances, 1)
+
+    def _explainer(self, scene: Scene) -> Callable[[Tensor], Tensor]:
+        if self.fixed_explainer is not None:
+            if scene.explain_by is None:
+                raise SalrunError("Sensitivity: fixed_explainer names a method of a run; here there is none")
+            return partial(scene.explain_by, self.fixed_explainer)
+        if scene.explain is None:
+            raise SalrunError("Sensitivity explains neighbouring images: it needs the method, not only its maps")
+        return scene.explain
 
     def _noise(self, scene: Scene, draw: int) -> Tensor:
         shape = scene.x.shape[1:]

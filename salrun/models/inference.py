@@ -57,10 +57,10 @@ class InferenceCopy(Classifier):
     """The forward pass of `original`, without gradients. `steps` names what was done; it is in the fingerprint."""
 
     def __init__(self, original: Classifier, network: Network, steps: list[str]) -> None:
-        mean, std = original.mean.flatten().tolist(), original.std.flatten().tolist()
-        tag = "+".join(["inference", *steps])
-        super().__init__(network.module, mean, std, original.layers, original.name, f"{original.fingerprint}|{tag}")
-        self.to(dtype=original.mean.dtype, device=original.mean.device).eval()
+        fingerprint = f"{original.fingerprint}|{'+'.join(['inference', *steps])}"
+        super().__init__(network.module, layers=original.layers, name=original.name, fingerprint=fingerprint)
+        self.mean, self.std = original.mean, original.std
+        self.eval()
         self.steps = tuple(steps)
         self.network = network
 

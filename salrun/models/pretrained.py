@@ -10,25 +10,22 @@ from torch import nn
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.recipe import Obtained
-from salrun.models.verification import verify
+from salrun.models.verification import verify_once
 from salrun.store import Store
 
 
 class Pretrained:
-    """A dataclass that gives `module()` with its weights, their `source`, and how to read it, is one."""
+    """A dataclass with the fields below that gives `module()`; `source` says where its weights come from."""
 
     if TYPE_CHECKING:
         name: str
         weights: str | None
         mean: list[float]
         std: list[float]
+        layers: dict[str, str]
         gate: dict[str, float]
 
     source = "library"
-
-    @property
-    def layers(self) -> dict[str, str]:
-        raise NotImplementedError("abstract")
 
     def module(self, seed: int) -> nn.Module:
         """The network with its weights; random ones, where it has none, are drawn by `seed`."""
@@ -45,4 +42,4 @@ class Pretrained:
     def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
         model = self.load(seed).to(device)
         card = {"weights": self.weights, "sha256": model.fingerprint}
-        return Obtained(model, verify(model, data, self.gate, device), card, self.source)
+        return Obtained(model, verify_once(model, data, self.gate, device, store), card, self.source)

@@ -47,12 +47,15 @@ def reinitialised(classifier: Classifier, layers: Sequence[str], seed: int) -> C
         if name not in parts:
             raise unknown("layer", name, filter(None, parts), f"model '{classifier.name}'")
         _reset(parts[name], name, hash64(seed, "reinitialise", name), classifier.name)
-    mean, std = classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()
     note = f"reinitialised({seed}: {', '.join(layers)})"
     copied = Classifier(
-        module, mean, std, classifier.layers, f"{classifier.name} {note}", f"{classifier.fingerprint} {note}"
+        module,
+        layers=classifier.layers,
+        name=f"{classifier.name} {note}",
+        fingerprint=f"{classifier.fingerprint}|{note}",
     )
-    return copied.to(classifier.mean).train(classifier.training)
+    copied.mean, copied.std, copied.training = classifier.mean, classifier.std, classifier.training
+    return copied
 
 
 def cascade(classifier: Classifier, probe: Tensor, seed: int) -> Iterator[tuple[str, Classifier]]:

@@ -22,7 +22,7 @@ from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.cnn import glorot
 from salrun.models.training import History, Training, accuracy, fit, pgd_attack
-from salrun.models.verification import Verification, verify
+from salrun.models.verification import Verification, verify, verify_once
 from salrun.rng import Draws, generator
 from salrun.store import Store, key_of, source_of
 
@@ -74,6 +74,12 @@ class Recipe:
         if self.training == "pgd" and "pgd" not in self.recipes:
             raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add model.recipes.pgd")
 
+    @property
+    def title(self) -> str:
+        """The name with what tells this model from its main form: `smerf_simple_clipped`, `smerf_simple_pgd`."""
+        clipped = "_clipped" if self.how().loss == "keras_clipped" else ""
+        return self.name + clipped + {"plain": "", "pgd": "_pgd", "none": "_random"}[self.training]
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def how(self) -> Training:
@@ -103,7 +109,7 @@ class Recipe:
             module = self.arch()
         if self.init == "glorot":
             glorot(module, generator(seed, f"init/{start}"))
-        return Classifier(module.eval(), self.mean, self.std, self.layers, self.name)
+        return Classifier(module.eval(), self.mean, self.std, self.layers, self.title)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -111,15 +117,15 @@ class Recipe:
         """The model, wherever its weights come from, verified."""
         model = self.build(seed).to(device)
         if self.training == "none":
-            return self._finish(model, data, device, {"identity": self.identity(None, seed)}, "random")
+            return self._finish(model, data, store, device, {"identity": self.identity(None, seed)}, "random")
         if self.weights is not None:
             card = checkpoint.load_checkpoint(Path(self.weights), model.module)
-            return self._finish(model, data, device, card, "file")
+            return self._finish(model, data, store, device, card, "file")
         identity = self.identity(data, seed)
         shipped = None if self.train else self.shipped(identity)
         if shipped is not None:
             card = checkpoint.load_checkpoint(shipped, model.module)
-            return self._finish(model, data, device, card, "shipped")
+            return self._finish(model, data, store, device, card, "shipped")
         key = key_of("model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self))
         path = store.path("model", key)
         source = "stored"
@@ -132,7 +138,7 @@ class Recipe:
             card = checkpoint.load_checkpoint(path, model.module)
         except SalrunError as fault:
             raise SalrunError(f"{fault}; remove {path} and run again to train anew") from fault
-        return self._finish(model, data, device, card, source)
+        return self._finish(model, data, store, device, card, source)
 
     def shipped(self, identity: dict[str, Any]) -> Path | None:
         """The checkpoint whose card has this very identity, if we ship one."""
@@ -217,9 +223,12 @@ class Recipe:
         return {"pgd_accuracy": round(right, 4), "clean_accuracy": accuracy(model, data, ids, device).float().mean().item()}
 
     def _finish(
-        self, model: Classifier, data: Any, device: torch.device, card: Mapping[str, Any], source: str
+        self, model: Classifier, data: Any, store: Store, device: torch.device, card: Mapping[str, Any], source: str
     ) -> Obtained:
-        verification = verify(model, data, {} if self.training == "none" else self.gate, device)
+        digest = checkpoint.fingerprint(model.module)
+        model.fingerprint = key_of("weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers)
+        gate = {} if self.training == "none" else self.gate
+        verification = verify_once(model, data, gate, device, store)
         deviations = self._deviations(card, source)
         if not verification.passed:
             if not self.accept_unverified:
@@ -228,8 +237,6 @@ class Recipe:
                     f"methods. Train another (seed=..., model.recipe=paper) or go on with model.accept_unverified=true"
                 )
             deviations.append(f"UNVERIFIED MODEL, accepted by model.accept_unverified=true: {verification.reason}")
-        digest = checkpoint.fingerprint(model.module)
-        model.fingerprint = key_of("weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers)
         model.requires_grad_(False)
         return Obtained(model, verification, dict(card), source, deviations)
 

@@ -25,7 +25,7 @@ class ScaleNorm(nn.BatchNorm2d):
 class RmsNorm(ScaleNorm):
     """The same without centring, x w / sqrt(E[x^2]), so that it is linear and has no bias even when folded.
 
-    `running_var` holds the running mean of squares and `running_mean` stays zero: in evaluation it is a plain batch_norm.
+    `running_var` holds the running mean of squares, `running_mean` stays zero: in evaluation it is a plain batch_norm.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class RmsNorm(ScaleNorm):
 
 
 class TomsettCNN(nn.Sequential):
-    """Three blocks of two 3x3 convolutions, each with normalisation and ReLU, then pooling and dropout; one dense layer.
+    """Three blocks of two 3x3 convolutions with normalisation and ReLU, then pooling and dropout; one dense layer.
 
     No biases anywhere (Tomsett et al., AAAI 2020). Folded into its convolution, a centring norm is a bias again; with
     `bn="rms"` it is not, and gradient x input sums to the logit exactly.

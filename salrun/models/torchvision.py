@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.error
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -66,8 +67,8 @@ def layers_of(name: str) -> dict[str, str]:
 def build(name: str, classes: int = 1000, variant: Literal["v1"] | None = None) -> nn.Module:
     """The architecture with random weights, its in-place operations made ordinary ones.
 
-    `variant="v1"`: ResNet as first published (He et al. 2016; Keras), the stride in a bottleneck's first 1x1 convolution
-    where torchvision has it in the 3x3 one.
+    `variant="v1"`: ResNet as first published (He et al. 2016; Keras), the stride in a bottleneck's first 1x1
+    convolution where torchvision has it in the 3x3 one.
     """
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
@@ -113,6 +114,13 @@ def modernised(tensors: dict[str, Tensor], module: nn.Module) -> dict[str, Tenso
     return counters | renamed
 
 
+def load_weights(module: nn.Module, name: str, weights: str) -> None:
+    """Fill a torchvision network from a file or from torchvision's own weights; what does not fit is refused."""
+    path = Path(weights).expanduser()
+    tensors = read_weights(path) if is_file(weights) else published_weights(name, weights)
+    fill(module, modernised(tensors, module), path)
+
+
 @dataclass
 class TorchvisionModel(Pretrained):
     """A torchvision classifier of ImageNet, or of a user's own `classes`.
@@ -124,16 +132,13 @@ class TorchvisionModel(Pretrained):
     weights: str | None = "IMAGENET1K_V1"
     variant: Literal["v1"] | None = None
     classes: int = 1000
-    cam_layer: str | None = None  # instead of the architecture's own
-    iba_layer: str | None = None
+    layers: dict[str, str] = field(default_factory=dict)  # cam, iba: instead of the architecture's own
     mean: list[float] = field(default_factory=lambda: list(MEAN))
     std: list[float] = field(default_factory=lambda: list(STD))
     gate: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def layers(self) -> dict[str, str]:
-        given = {"cam": self.cam_layer, "iba": self.iba_layer}
-        return layers_of(self.name) | {role: layer for role, layer in given.items() if layer is not None}
+    def __post_init__(self) -> None:
+        self.layers = layers_of(self.name) | self.layers
 
     @property
     def source(self) -> str:  # type: ignore[override]
@@ -144,7 +149,38 @@ class TorchvisionModel(Pretrained):
             torch.manual_seed(generator(seed, "init/0").initial_seed())
             module = build(self.name, self.classes, self.variant)
         if self.weights is not None:
-            path = Path(self.weights).expanduser()
-            tensors = read_weights(path) if is_file(self.weights) else published_weights(self.name, self.weights)
-            fill(module, modernised(tensors, module), path)
+            load_weights(module, self.name, self.weights)
         return module
+
+
+class FixedNorm(nn.BatchNorm2d):
+    """Batch norm that stays in evaluation mode while the rest trains: pretrained statistics are kept."""
+
+    def train(self, mode: bool = True) -> FixedNorm:
+        super().train(False)
+        return self
+
+
+def finetuned(
+    name: str = "resnet50",
+    weights: str | None = "IMAGENET1K_V1",
+    variant: Literal["v1"] | None = None,
+    classes: int = 5,
+    trainable: Sequence[str] = ("layer4", "fc"),
+) -> nn.Module:
+    """An ImageNet network with a new last layer for `classes`; only modules named by (or below) `trainable` learn."""
+    module = build(name, 1000, variant)
+    if weights is not None:
+        load_weights(module, name, weights)
+    last, old = [(path, part) for path, part in module.named_modules() if isinstance(part, nn.Linear)][-1]
+    module.set_submodule(last, nn.Linear(old.in_features, classes))
+    parts = dict(module.named_modules())
+    module.requires_grad_(False)
+    for path in trainable:
+        if path not in parts:
+            raise unknown("layer", path, filter(None, parts), f"{name} (trainable)")
+        parts[path].requires_grad_(True)
+    for part in parts.values():
+        if isinstance(part, nn.BatchNorm2d):
+            part.__class__ = FixedNorm
+    return module

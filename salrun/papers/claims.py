@@ -161,19 +161,20 @@ def evaluate_claims(
 def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[str, object]:
     known = _published(claim, published)
     row: dict[str, object] = {"id": claim.id, "paper": claim.paper, "statement": claim.statement}
-    row["published"] = "text" if known is None else known.value
+    row["published"] = "text" if known is None else round(known.value, 10)
     row["published_holds"] = "yes" if known is None else known.holds
     try:
         margin = measure(claim, seeds)
     except NotTestable as problem:
         return row | {"holds": "", "verdict": "not testable here", "reason": str(problem)}
-    agrees = margin.holds == row["published_holds"]
-    verdict = "uncertain" if margin.holds == "uncertain" else "reproduced" if agrees else "not reproduced"
+    holds = "uncertain" if math.isnan(margin.low) else margin.holds
+    agrees = holds == row["published_holds"]
+    verdict = "uncertain" if holds == "uncertain" else "reproduced" if agrees else "not reproduced"
     return row | {
         "measured": margin.value,
         "ci_low": margin.low,
         "ci_high": margin.high,
-        "holds": margin.holds,
+        "holds": holds,
         "verdict": verdict,
         "reason": "; ".join(filter(None, [_why(margin, known), _basis(seeds)])),
     }

@@ -4,9 +4,11 @@ Input, in `maps/` of a run directory:
 
 - `index.json`: {"image_id", "group", "label", "prediction": one entry per image; "methods": [{"name", "label",
   "signed"}]; "masks": {name: [[row0, col0, row1, col1] (row1, col1 exclusive) or null, per image]}; and optionally
-  "roles": {name: ["primary" | "secondary" | "neutral" | null, per image]}};
+  "classes": names for labels that are numbers; "roles": {name: ["primary" | "secondary" | "neutral" | null, per
+  image]}};
 - `images.safetensors`: x, uint8 (N, H, W, 3);
-- `<method>.safetensors`: plane, float16 (N, H, W), negative only where the method is signed.
+- `<method>.safetensors`: plane, float16 (N, H, W), negative only where the method is signed, and optionally scale (N),
+  the factor that was taken out of each map.
 
 Each plane is stored as integers in [-levels, levels] relative to its own largest absolute value, which is kept beside
 it, so per-map and shared colour scales both stay exact to one level. A NaN pixel keeps a code of its own.
@@ -62,9 +64,12 @@ def pack_gallery(run_dir: Path, directions: dict[str, str], budget: int) -> Gall
     pixels = np.rint(pool(pictures[kept].astype(np.float32))).astype(np.uint8)
 
     planes: dict[str, NDArray[np.float32]] = {}
+    taken_out: dict[str, NDArray[np.float32]] = {}
     for method in methods:
         try:
-            plane = _tensor(maps / f"{method['name']}.safetensors", "plane", len(ids), 3)
+            path = maps / f"{method['name']}.safetensors"
+            plane = _tensor(path, "plane", len(ids), 3)
+            taken_out[method["name"]] = _tensor(path, "scale", len(ids), 1, default=1.0)[kept]
             if plane.shape[1:] != (height, width):
                 raise BadMaps(f"its maps have shape {plane.shape[1:]}, the images {(height, width)}.")
         except BadMaps as fault:
@@ -89,7 +94,8 @@ def pack_gallery(run_dir: Path, directions: dict[str, str], budget: int) -> Gall
     packed = {"images": deflate(pixels)}
     for number, method in enumerate(methods):
         codes, scale = quantise(planes.pop(method["name"])[chosen], levels)
-        method["scale"] = [float(f"{s:.5g}") for s in scale]
+        scale = scale * taken_out[method["name"]][chosen]
+        method["scale"] = [float(f"{s:.5g}") if np.isfinite(s) else 0.0 for s in scale]
         packed[f"map{number}"] = deflate(codes.view(np.uint8)[..., None])
     packed["values"], packed["flags"] = scores.packed()
     meta = {
@@ -110,9 +116,10 @@ def _read_index(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         n = len(raw["image_id"])
-        index: dict[str, Any] = {
-            name: [None if item is None else str(item) for item in raw.get(name) or [None] * n] for name in PER_IMAGE
-        }
+        index: dict[str, Any] = {name: list(map(_text, raw.get(name) or [None] * n)) for name in PER_IMAGE}
+        names = dict(enumerate(raw.get("classes") or []))
+        for name in ("label", "prediction"):
+            index[name] = [_text(names.get(item, item)) for item in raw.get(name) or [None] * n]
         for name in ("masks", "roles"):
             index[name] = {str(key): list(items) for key, items in (raw.get(name) or {}).items()}
         methods = [
@@ -127,6 +134,10 @@ def _read_index(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if n == 0 or len(set(index["image_id"])) < n:
         raise BadMaps("maps/index.json names no image." if n == 0 else "maps/index.json names an image twice.")
     return index, methods
+
+
+def _text(item: Any) -> str | None:
+    return None if item is None else str(item)
 
 
 def spread(groups: list[str], n: int) -> NDArray[np.intp]:
@@ -181,11 +192,14 @@ def _plan(pixels: NDArray[np.uint8], planes: dict[str, NDArray[np.float32]], bud
     return LEVELS[-1], min(n, max(1, fits))
 
 
-def _tensor(path: Path, key: str, n: int, ndim: int) -> NDArray[Any]:
+def _tensor(path: Path, key: str, n: int, ndim: int, default: float | None = None) -> NDArray[Any]:
+    """A tensor of n rows from a file of `maps/`, or n times the default where the file has none of that name."""
     if path.parent.name != "maps" or not path.is_file():
         raise BadMaps(f"maps/{path.name} is missing.")
     try:
         with safe_open(path, framework="np") as file:
+            if default is not None and key not in file.keys():  # noqa: SIM118 (it is no dict)
+                return np.full(n, default, np.float32)
             tensor: NDArray[Any] = file.get_tensor(key)
     except (SafetensorError, OSError) as fault:
         raise BadMaps(f"maps/{path.name} cannot be read ({fault}).") from fault
@@ -221,7 +235,8 @@ def _scores(run_dir: Path, ids: list[str], methods: list[str], directions: dict[
         why = "is missing" if isinstance(fault, FileNotFoundError) else f"cannot be read ({fault})"
         notes.append(f"There are no scores under the maps: tables/scores.parquet {why}.")
         return Scores([], np.empty((0, *shape)), np.empty((0, *shape), np.uint8), ["ok"])
-    scores = scores[scores["method"].isin([*methods, IMAGE_LEVEL])]
+    own = scores["method"] == IMAGE_LEVEL
+    scores = pd.concat([scores[scores["method"].isin(methods)], scores[own]])  # the first metric is one of maps
     cells = scores[["model", "seed"]].drop_duplicates()
     if len(cells) > 1:
         model, seed = cells.iloc[0]

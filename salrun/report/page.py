@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from salrun.errors import SalrunError
+from salrun.files import write_atomic
 from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, pack_gallery
 
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ MIN_GALLERY = 1_000_000
 MAX_ROWS = 6000  # of a summary table; a browser sorts and filters that many at once
 MAX_FIGURE_ROWS = 100
 VERDICTS = ("reproduced", "not reproduced", "uncertain", "not testable here")
-EVERYTHING = ("all", "overall", "")  # names of the group that has all images
+EVERYTHING = ("(all)", "all", "")  # names of the group that has all images
 KEYS = ("experiment", "dataset", "model", "seed", "scale", "target")
 
 
@@ -80,10 +81,39 @@ class Run:
         return shlex.join(map(str, command)) if isinstance(command, list) else command
 
     @property
+    def seeds(self) -> list[Any]:
+        seeds = self.info.get("seeds")
+        if isinstance(seeds, dict):  # of the model, of the data
+            return list(dict.fromkeys(seed for seed in seeds.values() if seed is not None))
+        return seeds if isinstance(seeds, list) else [] if seeds is None else [seeds]
+
+    @property
+    def checks(self) -> list[dict[str, Any]]:
+        """The verification of each model in a row: its plain facts (tables by group are in model.csv)."""
+        found = self.info.get("verification")
+        if not isinstance(found, dict):
+            return []
+        models = found if all(isinstance(check, dict) for check in found.values()) else {"model": found}
+        rows = []
+        for name, check in models.items():
+            facts = {k: v for k, v in check.items() if not isinstance(v, dict | list) and v not in (None, "")}
+            asked = check.get("gate")
+            if isinstance(asked, dict):
+                facts["required"] = ", ".join(f"{key} {number(value)}" for key, value in asked.items()) or "nothing"
+            rows.append({"model": name, **facts})
+        return rows
+
+    @property
     def verified(self) -> bool | None:
-        verification = self.info.get("verification")
-        passed = verification.get("passed") if isinstance(verification, dict) else None
-        return passed if isinstance(passed, bool) else None
+        passed = [check["passed"] for check in self.checks if isinstance(check.get("passed"), bool)]
+        return all(passed) if passed else None
+
+    @property
+    def directions(self) -> dict[str, str]:
+        """Which way each metric is better, where the run says so."""
+        metrics = self.info.get("metrics")
+        known = metrics.items() if isinstance(metrics, dict) else ()
+        return {key.split("/")[0]: str(m["direction"]) for key, m in known if isinstance(m, dict) and "direction" in m}
 
     @property
     def seconds(self) -> float | None:
@@ -116,6 +146,7 @@ class Chapter:
 
     title: str
     runs: list[Run]
+    deviations: dict[str, list[str]]
     claims: list[dict[str, Any]]
     counts: dict[str, int]
     columns: list[str]
@@ -132,17 +163,11 @@ def _write(out: Path, runs: list[Run], joint: bool) -> Path:
     chapters = [_chapter(paper or "Other runs", members) for paper, members in papers.items()]
     room = MAX_BYTES - len(_render(chapters, joint, out))
     for run in runs:
-        directions = run.info.get("directions")
         try:
-            run.gallery = pack_gallery(
-                run.path, directions if isinstance(directions, dict) else {}, max(room, MIN_GALLERY) // len(runs)
-            )
+            run.gallery = pack_gallery(run.path, run.directions, max(room, MIN_GALLERY) // len(runs))
         except BadMaps as fault:
             run.no_gallery = str(fault)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(_render(chapters, joint, out))
-    temporary.replace(out)
+    write_atomic(out, _render(chapters, joint, out))
     return out
 
 
@@ -175,7 +200,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, duration=duration, slug=slug, margin=margin, pretty=pretty)
-    environment.globals.update(whisker=whisker)
+    environment.globals.update(whisker=whisker, everything=EVERYTHING)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
@@ -203,7 +228,7 @@ def _read_run(path: Path) -> Run:
         paper=str(info.get("paper") or ""),
         config=_read(path / "config.yaml", lambda p: p.read_text(encoding="utf-8"), notes),
         claims=_read(path / "claims.csv", _read_claims, notes),
-        model=_read(path / "tables" / "model.csv", lambda p: pd.read_csv(p, dtype=str, keep_default_na=False), notes),
+        model=_read(path / "tables" / "model.csv", _read_model, notes),
         summary=_read(path / "tables" / "summary.parquet", _read_summary, notes),
         n_images=_read(path / "tables" / "scores.parquet", _count_images, notes),
         notes=notes,
@@ -231,6 +256,11 @@ def _read_claims(path: Path) -> list[dict[str, str]]:
     if rows and (lacking := needed - set(rows[0])):
         raise ValueError(f"lacks the columns {', '.join(sorted(lacking))}")
     return rows
+
+
+def _read_model(path: Path) -> pd.DataFrame:
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return table.drop(columns=[key for key in KEYS if key in table and table[key].nunique() <= 1])
 
 
 def _read_numbers(path: Path) -> list[list[str]]:
@@ -261,7 +291,12 @@ def _chapter(title: str, runs: list[Run]) -> Chapter:
     counts = {verdict: found[verdict] for verdict in (*VERDICTS, *(v for v in found if v not in VERDICTS))}
     columns, rows, n_rows, filters = _summary_rows([run.summary for run in runs if run.summary is not None])
     figures = [figure for run in runs for figure in _figures(run)]
-    return Chapter(title, runs, claims, counts, columns, rows, n_rows, filters, figures)
+    deviations: dict[str, list[str]] = {}
+    for run in runs:
+        listed = run.info.get("deviations") or []
+        for text in [listed] if isinstance(listed, str) else listed:
+            deviations.setdefault(str(text), []).append(run.title)
+    return Chapter(title, runs, deviations, claims, counts, columns, rows, n_rows, filters, figures)
 
 
 def _summary_rows(
@@ -278,7 +313,8 @@ def _summary_rows(
     table["low"] = table[["ci_low", "mean"]].min(axis=1).groupby(shared).transform("min")
     table["high"] = table[["ci_high", "mean"]].max(axis=1).groupby(shared).transform("max")
     n_rows = len(table)
-    table = pd.concat([table[whole], table[~whole]]).head(MAX_ROWS)
+    table = table.assign(later=~whole, last=table["method"] == IMAGE_LEVEL)
+    table = table.sort_values(["later", "last"], kind="stable").head(MAX_ROWS)
     columns = ["method", *keys, "axis", *(["group"] if table["group"].nunique() > 1 else [])]
     filters = {name: list(dict.fromkeys(table[name])) for name in columns}
     rows: list[dict[str, Any]] = table[

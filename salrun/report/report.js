@@ -50,9 +50,9 @@
     };
     // Begin with one metric, over all groups where the table has such a row: what one would quote.
     for (const choice of choices) {
-      const whole = [...choice.options].slice(1).find((option) => ["all", "overall", "(none)"].includes(option.text));
+      const whole = choice.querySelector("[data-whole]");
       if ("first" in choice.dataset) choice.selectedIndex = 1;
-      if ("whole" in choice.dataset && whole) choice.value = whole.value;
+      if (whole) choice.value = whole.value;
     }
     form.addEventListener("change", filter);
     form.addEventListener("submit", (event) => event.preventDefault());

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from device_mode import DeviceClean, DeviceDirtyError
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import PRIMARY, ROLES, FeatureStats, Fitted, Method
+from tests.conformance.device_mode import DeviceClean, DeviceDirtyError
 
 CONF = Path(__file__).parents[2] / "conf" / "methods"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -81,6 +81,12 @@ def pictures(n: int, seed: int) -> Tensor:
     return (blobs + 0.05 * uniform(n, *SHAPE, seed=seed + 1000)).clamp(0, 1)
 
 
+def stats_to(fitted: Fitted, **where: object) -> FeatureStats:
+    stats = fitted.feature_stats
+    active = stats.active.to(where.get("device", stats.active.device))
+    return FeatureStats(stats.mean.to(**where), stats.std.to(**where), active, stats.n)
+
+
 class Case:
     """A model and everything a method may be given for BATCH images; `at` is the case of some of the images."""
 
@@ -111,13 +117,13 @@ class Case:
 
     def to(self, device: str) -> Case:
         """On another device; what does not go by the batch (background, statistics) as well."""
-        part, stats = self.at(slice(None)), self.fitted.feature_stats
+        part = self.at(slice(None))
         part.model = copy.deepcopy(self.model).to(device)
         part.x, part.target = self.x.to(device), self.target.to(device)
         part.rng = Draws(self.rng.seed, self.rng.key.to(device))
         part.fitted = Fitted(
             background=self.fitted.background.to(device),
-            feature_stats=FeatureStats(stats.mean.to(device), stats.std.to(device), stats.active.to(device), stats.n),
+            feature_stats=stats_to(self.fitted, device=device),
             masks={name: mask.to(device) for name, mask in self.fitted.masks.items()},
             roles={name: role.to(device) for name, role in self.fitted.roles.items()},
         )
@@ -173,6 +179,17 @@ def shape_and_dtype(method: Method, case: Case) -> None:
 def not_trivial(method: Method, case: Case) -> None:
     raw = case.run(method)
     assert (raw.flatten(1).amax(1) > raw.flatten(1).amin(1)).any()
+
+
+def float32(method: Method, case: Case) -> None:
+    """In single precision too, up to the odd ReLU that rounding turns over."""
+    expected, part = case.run(method), case.at(slice(None))
+    single = {"background": case.fitted.background.float(), "feature_stats": stats_to(case.fitted, dtype=torch.float32)}
+    part.model, part.x = copy.deepcopy(case.model).float(), case.x.float()
+    raw = part.run(method, **single)
+    assert raw.dtype == torch.float32
+    scale = expected.abs().amax((1, 2, 3), keepdim=True).clamp_min(1e-30)
+    assert ((raw - expected).abs() / scale).mean() <= 1e-3
 
 
 def target_matters(method: Method, case: Case) -> None:
@@ -304,6 +321,7 @@ def runs_on_meta(method: Method, case: Case) -> None:
 CHECKS: list[Callable[[Method, Case], None]] = [
     shape_and_dtype,
     not_trivial,
+    float32,
     target_matters,
     targets_are_per_image,
     wrong_number_of_targets,
@@ -332,8 +350,8 @@ def test_the_matrix_is_whole() -> None:
     """Every promised method is there, and every method meets every check."""
     assert len(PROMISED) == 27
     assert set(NAMES) >= PROMISED
-    assert len(CHECKS) == 15
-    assert len(set(MATRIX)) == len(NAMES) * 15
+    assert len(CHECKS) == 16
+    assert len(set(MATRIX)) == len(NAMES) * 16
 
 
 @pytest.mark.parametrize(

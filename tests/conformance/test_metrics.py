@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from device_mode import DeviceClean
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import FLAGS, NAN_MAP, OK, PRIMARY, SECONDARY, Metric, Scene, Score
 from salrun.views import VIEWS, view
+from tests.conformance.device_mode import DeviceClean
 
 CONF = Path(__file__).parents[2] / "conf" / "metrics"
 PROMISED = {

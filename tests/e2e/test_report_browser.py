@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_run import METHODS, make_run
 from safetensors.numpy import save_file
 
 from salrun.report import write_joint_report, write_report
+from tests.fake_run import METHODS, make_run
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install selenium)")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -51,8 +53,9 @@ class Browser:
     def size(self, width: int, dark: bool = False, media: str = "") -> None:
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": scheme})
+        wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
     def open(self, page: Path) -> None:
         self.driver.get_log("browser"), self.driver.get_log("performance")
@@ -67,7 +70,7 @@ class Browser:
     def js(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, script: str, seconds: float = 20) -> None:
+    def until(self, script: str, seconds: float = 60) -> None:
         WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda d: d.execute_script(script))
 
     def drawn(self) -> None:
@@ -89,6 +92,18 @@ class Browser:
     def look(self, mode: str) -> None:
         self.js(f"document.querySelector('[name=mode][value={mode}]').click()")
         time.sleep(0.2)
+
+    def processor_seconds(self) -> float:
+        """Used by the browser and its children so far: unlike a clock, it does not care what else the machine does."""
+        parent, used = {}, {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                pid, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+                parent[pid], used[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+        family = {self.driver.service.process.pid}
+        while more := {pid for pid in parent if parent[pid] in family} - family:
+            family |= more
+        return sum(used.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
 
     def count(self) -> str:
         return self.one(".count").text
@@ -275,7 +290,6 @@ def test_colours_scale_overlay_and_outlines(browser: Browser, report: Path) -> N
     browser.one("[name=outlines]").click()
     time.sleep(0.3)
     assert browser.js(f'return document.querySelector("{tile} canvas").toDataURL()') != before
-    browser.quiet()
 
 
 def test_outline_is_where_the_object_is(browser: Browser, report: Path, run: Path) -> None:
@@ -378,7 +392,8 @@ def test_prints(browser: Browser, report: Path) -> None:
     pdf = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 20_000
-    browser.size(800, dark=True, media="print")
+    browser.size(720, dark=True, media="print")  # A4 between its margins
+    assert browser.js("return document.documentElement.scrollWidth") <= 720
     assert not browser.one("nav").is_displayed()
     assert not browser.one(".controls").is_displayed()
     assert browser.one(".print-only").is_displayed()
@@ -389,30 +404,34 @@ def test_prints(browser: Browser, report: Path) -> None:
 def test_two_thousand_maps_stay_responsive(browser: Browser, tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", n_images=112, methods=METHODS[:18]))
     assert page.stat().st_size < 15_000_000
-    started = time.monotonic()
+    before = browser.processor_seconds()
     browser.gallery(page)
+    assert browser.processor_seconds() - before < 10
     assert browser.count() == "112 images, 2,016 maps."
-    assert time.monotonic() - started < 15
+    assert len(browser.all(".card")) == 112
+    assert len(browser.all(".card.filled")) < 12
 
-    def took(action: str) -> float:
-        """Milliseconds until the next frame after the action has been painted."""
-        return browser.driver.execute_async_script(f"""
-            const done = arguments[0], start = performance.now(), form = document.querySelector('form.controls');
-            const set = (name, value) => {{ const e = form.elements[name]; e.value = value;
-              (e[0]?.form ? form : e).dispatchEvent(new Event('change', {{bubbles: true}})); }};
-            {action};
-            requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));""")
-
-    times = {
-        "mode": took("form.querySelector('[value=both]').click()"),
-        "scale": took("set('scale', 'shared')"),
-        "colours": took("set('colours', 'unsigned')"),
-        "single maps": took("set('arrange', 'map')"),
-        "order": took("set('order', 'up')"),
-        "end": took("scrollTo({top: document.body.scrollHeight, behavior: 'instant'})"),
+    change = "dispatchEvent(new Event('change', {bubbles: true}))"
+    actions = {
+        "both": "form.querySelector('[value=both]').click()",
+        "scale": f"form.elements.scale.value = 'shared'; form.elements.scale.{change}",
+        "colours": f"form.elements.colours.value = 'unsigned'; form.elements.colours.{change}",
+        "single maps": f"form.elements.arrange.value = 'map'; form.elements.arrange.{change}",
+        "order": f"form.elements.order.value = 'up'; form.elements.order.{change}",
+        "end": "scrollTo({top: document.body.scrollHeight, behavior: 'instant'})",
     }
-    assert max(times.values()) < 2000, times  # a loaded one-core machine; some ten milliseconds on an idle one
-    browser.drawn()
+    used = {}
+    for name, action in actions.items():
+        before = browser.processor_seconds()
+        browser.driver.execute_async_script(
+            f"""
+            const done = arguments[0], form = document.querySelector('form.controls');
+            {action};
+            requestAnimationFrame(() => setTimeout(done));"""
+        )
+        browser.drawn()
+        used[name] = browser.processor_seconds() - before
+    assert max(used.values()) < 3, used
     alive = browser.js("return [...document.querySelectorAll('.cards canvas')].filter((c) => c.width).length")
     assert 0 < alive < 400  # only what is near the screen holds pixels
     browser.quiet()
@@ -433,7 +452,7 @@ def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     assert browser.js("return window.hacked") is None
     assert browser.js("return document.querySelectorAll('img[src=x]').length") == 0
     browser.one("dialog button[value=close]").click()
-    browser.choose("group", HOSTILE)
+    Select(browser.one("[name=group]")).select_by_index(1)
     assert browser.count() == "12 images, 12 maps."
     browser.quiet()
 

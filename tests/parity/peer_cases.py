@@ -60,7 +60,7 @@ def quantus_complexity_of_a_zero_map() -> float:
 
 
 def captum_sensitivity_of_a_zero_map() -> float:
-    """A zero map has no relative change; captum divides by 1 instead and returns an absolute one among relative ones."""
+    """A zero map has no relative change; captum divides by 1: an absolute number among relative ones."""
     from captum.metrics import sensitivity_max
 
     moved = torch.ones(1, 1, 2, 2)
@@ -68,6 +68,6 @@ def captum_sensitivity_of_a_zero_map() -> float:
 
     def explain(inputs):
         seen.append(1)
-        return (torch.zeros(1, 1, 2, 2),) if len(seen) == 1 else moved.expand(len(inputs), -1, -1, -1)
+        return (torch.zeros(1, 1, 2, 2),) if len(seen) == 1 else moved.expand(len(inputs[0]), -1, -1, -1)
 
     return float(sensitivity_max(explain, torch.zeros(1, 1, 2, 2), n_perturb_samples=3)[0])

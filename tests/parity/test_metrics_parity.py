@@ -124,7 +124,7 @@ def test_max_sensitivity_is_captums_given_the_same_neighbours(radius):
 
 def test_quantus_batch_mates_change_the_score_and_ours_do_not():
     pytest.importorskip("quantus")
-    from peer_cases import quantus_effective_complexity_depends_on_batch_mates
+    from tests.parity.peer_cases import quantus_effective_complexity_depends_on_batch_mates
 
     assert quantus_effective_complexity_depends_on_batch_mates() == (16.0, 0.0)
     planes = torch.ones(2, 1, 4, 4, dtype=torch.float64)
@@ -134,7 +134,7 @@ def test_quantus_batch_mates_change_the_score_and_ours_do_not():
 
 def test_quantus_completeness_is_never_true_and_ours_is():
     pytest.importorskip("quantus")
-    from peer_cases import quantus_completeness_is_never_true
+    from tests.parity.peer_cases import quantus_completeness_is_never_true
 
     assert quantus_completeness_is_never_true() == [False] * 6
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False)).double()
@@ -147,7 +147,7 @@ def test_quantus_completeness_is_never_true_and_ours_is():
 
 def test_quantus_complexity_changes_its_input_and_ours_do_not():
     pytest.importorskip("quantus")
-    from peer_cases import quantus_complexity_changes_its_input
+    from tests.parity.peer_cases import quantus_complexity_changes_its_input
 
     assert quantus_complexity_changes_its_input() == (pytest.approx(24.0), pytest.approx(1.0))
     planes = torch.tensor(MAPS)
@@ -159,7 +159,7 @@ def test_quantus_complexity_changes_its_input_and_ours_do_not():
 def test_zero_maps_are_flagged_where_peers_are_silent():
     pytest.importorskip("quantus")
     pytest.importorskip("captum")
-    from peer_cases import captum_sensitivity_of_a_zero_map, quantus_complexity_of_a_zero_map
+    from tests.parity.peer_cases import captum_sensitivity_of_a_zero_map, quantus_complexity_of_a_zero_map
 
     assert np.isnan(quantus_complexity_of_a_zero_map())
     assert captum_sensitivity_of_a_zero_map() == pytest.approx(2.0)

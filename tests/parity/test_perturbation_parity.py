@@ -112,7 +112,7 @@ def test_correlations_equal_scipy(levels: int) -> None:
         assert float(spearman(a, b)[i]) == pytest.approx(stats.spearmanr(a[i], b[i]).statistic, abs=1e-13)
 
 
-# Where Quantus 0.6 differs, and why ours does not follow ---------------------------------------------------------------
+# Where Quantus 0.6 differs, and why ours does not follow --------------------------------------------------------------
 
 
 def test_quantus_monotonicity_never_inserts_the_image() -> None:

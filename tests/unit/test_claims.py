@@ -170,6 +170,10 @@ def test_registry_keeps_order_and_refuses_collisions():
     assert claims_of("nobody") == []
 
 
+def test_a_measurement_without_an_interval_decides_nothing():
+    assert row(ALL, exact(a=1.0), exact(a=1.0))["verdict"] == "uncertain"
+
+
 def test_columns_are_the_contract():
     table = evaluate_claims([ALL, TEXT], evidence(a=(1.0, 0.1)), exact(a=1.0))
     assert table.columns.tolist() == COLUMNS

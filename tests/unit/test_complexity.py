@@ -81,6 +81,12 @@ def test_single_pixel_is_the_sparsest():
     assert value(EffectiveComplexity(), lone) == 1
 
 
+def test_effective_complexity_counts_above_the_threshold():
+    plane = torch.tensor([2.0, 2.2e-5, -2.2e-5, 1.8e-5, 0.0, 1.0], dtype=torch.float64).view(1, 1, 2, 3)
+    assert value(EffectiveComplexity(), plane) == 4
+    assert value(EffectiveComplexity(epsilon=0.4), plane) == 2
+
+
 def test_zero_constant_and_nan_maps():
     planes = random_planes(1)
     planes[0] = 0

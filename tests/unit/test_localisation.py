@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import salrun
 from salrun.errors import SalrunError
 from salrun.metrics.common import box_blur
-from salrun.metrics.localisation import AFL, IOU, MAFL, PointingGame, histogram_cut
+from salrun.metrics.localisation import AFL, IOU, MAFL, PointingGame, histogram_cut, top_pixels
 from salrun.rng import Draws
 from salrun.types import DEGENERATE_MAP, FLAGS, NEUTRAL, NO_MASK, OK, PRIMARY, SECONDARY, Scene
 from salrun.views import view
@@ -172,6 +172,16 @@ def test_histogram_cut_is_numpys(seed, count, levels):
         i -= 1
     got = histogram_cut(torch.tensor(plane).unsqueeze(0), torch.tensor([count]))
     np.testing.assert_array_equal(got[0].numpy(), plane >= edges[i])
+
+
+@quick
+@given(st.integers(0, 2**31), st.integers(0, 4096), st.integers(1, 5))
+def test_top_pixels_breaks_ties_by_index(seed, count, levels):
+    plane = np.random.default_rng(seed).integers(0, levels, (64, 64)).astype(float)
+    want = np.zeros(4096, bool)
+    want[np.argsort(-plane.ravel(), kind="stable")[:count]] = True
+    got = top_pixels(torch.tensor(plane).unsqueeze(0), torch.tensor([count]))
+    np.testing.assert_array_equal(got.flatten().numpy(), want)
 
 
 # -- known answers ---------------------------------------------------------------------------------------------------

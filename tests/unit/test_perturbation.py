@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -218,7 +219,7 @@ def twin(metric: Metric, scene: Scene, plane: Tensor, i: int) -> dict[str, float
         m = np.abs(m)
     order = order_of(m, ascending=True)
     edge = [k * size // metric.groups for k in range(metric.groups + 1)]
-    groups = [order[a:b] for a, b in zip(edge, edge[1:], strict=False)]
+    groups = [order[a:b] for a, b in pairwise(edge)]
     if metric.definition == "d":
         scalars, values = [], []
         for k in range(1, metric.groups + 1):
@@ -233,7 +234,7 @@ def twin(metric: Metric, scene: Scene, plane: Tensor, i: int) -> dict[str, float
         return {"": pearsonr(scalars, values).statistic}
     if metric.definition == "arya":
         f = walk(scene, i, fill("black", scene, i), z, order, edge[1:], metric.output)
-        rises = [b >= a for a, b in zip(f, f[1:], strict=False)]
+        rises = [b >= a for a, b in pairwise(f)]
         return {"all": float(all(rises)), "fraction": float(np.mean(rises))}
     before = probability(scene, i, z)
     scale = 1 / before**2 if before >= 1e-5 else 1.0
@@ -599,7 +600,8 @@ def test_the_bench_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
     kinds = [row["contestant"] for row in rows]
     assert kinds == [
-        "forward eager", "forward channels_last", "forward folded", "engine eager", "engine folded", "quantus PixelFlipping"
+        "forward eager", "forward channels_last", "forward folded",
+        "engine eager", "engine folded", "quantus PixelFlipping",
     ]  # fmt: skip
     assert all(float(row["rate"]) > 0 for row in rows)
     assert "of_best_forward" in (tmp_path / "metrics.md").read_text()

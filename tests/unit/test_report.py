@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_run import METRICS, make_run
 from safetensors.numpy import load_file, save_file
 
 from salrun.errors import SalrunError
 from salrun.report import gallery, page, write_joint_report, write_report
+from tests.fake_run import METRICS, make_run
 
 SOME = ["gradient", "grad_cam", "random"]
 HOSTILE = '<img src=x onerror="hacked=1"> </script><script>hacked=1</script> \' " & {{ 7*7 }}'
@@ -85,6 +85,43 @@ def test_packed_scores_are_those_of_the_table(run: Path) -> None:
     assert seen == 24 * (3 * 6 + 1)
     assert np.isnan(values[labels.index("confidence"), 0]).all()  # not a score of a map
     assert "degenerate_map" in info["flags"]
+
+
+def test_a_factor_taken_out_of_the_maps_counts_for_the_shared_scale(run: Path) -> None:
+    path = run / "maps" / "gradient.safetensors"
+    plane = load_file(path)["plane"].astype(np.float32)
+    largest = np.abs(plane).max((1, 2))
+    factor = np.arange(1, 25, dtype=np.float32) * largest
+    save_file({"plane": (plane / largest[:, None, None]).astype(np.float16), "scale": factor}, path)
+    methods = meta(text(write_report(run)))["methods"]
+    np.testing.assert_allclose(methods[0]["scale"], factor, rtol=1e-3)
+
+
+def test_labels_that_are_numbers_get_the_names_of_the_classes(run: Path) -> None:
+    path = run / "maps" / "index.json"
+    index = json.loads(path.read_text())
+    index |= {"label": [0, 1] * 12, "prediction": [1, 1] * 12, "classes": ["cat", "dog"]}
+    path.write_text(json.dumps(index))
+    info = meta(text(write_report(run)))
+    assert info["label"][:2] == ["cat", "dog"]
+    assert info["prediction"][:2] == ["dog", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("verification", "said"),
+    [
+        ({"model": {"passed": True}, "other": {"passed": False, "reason": "flips 0.5 < 0.95"}}, "model not verified"),
+        ({"passed": True, "accuracy": 0.99}, "model verified"),
+        ({}, "No verification is recorded"),
+        ("not an object", "No verification is recorded"),
+    ],
+)
+def test_verification_of_one_or_several_models(run: Path, verification: object, said: str) -> None:
+    info = json.loads((run / "run.json").read_text()) | {"verification": verification}
+    (run / "run.json").write_text(json.dumps(info))
+    html = text(write_report(run))
+    assert said in html
+    assert ("flips 0.5 &lt; 0.95" in html) == ("not verified" in said)
 
 
 def test_quantise_keeps_nan_apart_and_survives_empty_and_infinite_maps() -> None:
@@ -188,12 +225,13 @@ def test_a_failed_writing_keeps_the_old_report(run: Path, monkeypatch: pytest.Mo
     report = write_report(run)
     before = report.read_bytes()
 
-    def full(*_: object) -> int:
-        raise OSError("disk full")
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(SalrunError, match="No space left"):
         write_report(run)
+    assert not list(run.glob(".report*"))
     assert report.read_bytes() == before
 
 
@@ -232,7 +270,7 @@ def test_a_missing_or_broken_piece_is_named_and_the_rest_stands(run: Path, name:
 
 def test_an_empty_directory_makes_a_page_that_says_so(tmp_path: Path) -> None:
     html = text(write_report(tmp_path))
-    for said in ("run.json is missing", "The command was not recorded", "Not recorded.", "kept no maps", "no figures"):
+    for said in ("run.json is missing", "The command was not recorded", "not recorded.", "kept no maps", "no figures"):
         assert said in html
 
 

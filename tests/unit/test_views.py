@@ -144,7 +144,7 @@ def test_bucket_clip_differs_from_image_clip_only_through_the_bounds():
     raw = torch.tensor(RAW)
     assert torch.equal(view("bk_bucket")(raw[:1], group_clip(raw[:1])), view("bk")(raw[:1]))
     assert not torch.equal(view("bk_bucket")(raw, group_clip(raw)), view("bk")(raw))
-    with pytest.raises(SalrunError, match="bk_bucket.*needs clip"):
+    with pytest.raises(SalrunError, match=r"bk_bucket.*needs clip"):
         view("bk_bucket")(raw)
 
 

@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 
 from salrun.papers.style import SIGNED, figure, house, look, save
 from salrun.papers.tomsett.tables import (
-    CLASSES,
     LABELS,
     METHODS,
     METRICS,
@@ -39,21 +38,20 @@ def write_figures(run: Path) -> list[Path]:
         curves = pd.read_parquet(run / "tables" / "curves.parquet")
         paths += figure_2a(curves[curves["seed"] == cell.seed], run / "figures" / "tomsett_figure2a")
     if (run / "maps" / "index.json").is_file():
-        paths += figure_1(run / "maps", cell.confidence, run / "figures" / "tomsett_figure1")
+        paths += figure_1(run / "maps", cell, run / "figures" / "tomsett_figure1")
     return paths
 
 
 @house()
-def figure_1(maps: Path, confidence: pd.Series | None, stem: Path) -> list[Path]:
+def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
     """One surely and rightly classified image of five classes; each map over its largest |value|, red positive."""
     index = json.loads((maps / "index.json").read_text())
     known = pd.DataFrame({k: index[k] for k in ("image_id", "label", "prediction")})
     known["row"] = np.arange(len(known))
-    known["class"] = [CLASSES[int(label)] for label in known["label"]]
-    sure = pd.Series(dtype=float) if confidence is None else confidence
-    known["confidence"] = known["image_id"].map(sure)
-    right = known[known["label"].astype(int) == known["prediction"].astype(int)]
-    if confidence is not None:
+    known["class"] = known["image_id"].map(cell.group)
+    right = known[known["label"] == known["prediction"]]
+    if cell.confidence is not None:
+        right = right.assign(confidence=right["image_id"].map(cell.confidence))
         right = right[right["confidence"] >= SURE]
     chosen = right[right["class"].isin(SHOWN)].drop_duplicates("class").sort_values("class")
     methods = [m for m in METHODS if (maps / f"{m}.safetensors").is_file()]
@@ -70,14 +68,16 @@ def figure_1(maps: Path, confidence: pd.Series | None, stem: Path) -> list[Path]
             plane = planes[method][item["row"]]
             largest = float(np.abs(plane).max())
             drawn = ax.imshow(plane / largest if largest > 0 else plane, cmap=SIGNED, vmin=-1, vmax=1)
-            rows.append({**item[["image_id", "class", "confidence"]], "method": method, "largest": largest})
-    for ax, title in zip(axes[0], ["Image", *(fill(LABELS[m], 11) for m in methods)], strict=True):
+            rows.append({**item.drop("row"), "method": method, "largest": largest})
+    for ax, title in zip(axes[0], ["Image", *(fill(LABELS[m], 9) for m in methods)], strict=True):
         ax.set_title(title)
     for ax in axes.flat:
         ax.set_xticks([])
         ax.set_yticks([])
         ax.grid(False)
-    fig.colorbar(drawn, ax=axes, location="bottom", shrink=0.4, aspect=40, label="relevance / largest |relevance|")
+    fig.colorbar(
+        drawn, ax=axes, location="bottom", shrink=0.4, aspect=40, label="relevance / largest", ticks=[-1, 0, 1]
+    )
     return save(fig, pd.DataFrame(rows), stem)
 
 
@@ -205,7 +205,7 @@ def figure_2b(cell: Cell, stem: Path) -> list[Path]:
             ax.plot([k, k], [at["quartile 1"], at["quartile 3"]], color="black", linewidth=3)
             ax.plot([k - 0.15, k + 0.15], [at["median"]] * 2, color="black", linewidth=1)
             ax.plot(k, at["mean"], "o", color="white", markeredgecolor="black", markersize=4)
-        ax.set_xticks(range(len(methods)), [fill(LABELS.get(m, m), 11) for m in methods])
+        ax.set_xticks(range(len(methods)), [fill(LABELS.get(m, m), 9) for m in methods])
         ax.set_title(PERTURBED_BY[perturbation])
     axes[0, 0].set_ylabel("F")
     return save(fig, table, stem)

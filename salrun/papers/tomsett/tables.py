@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -138,19 +138,19 @@ def parse_variants(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(seed: int, scores: pd.DataFrame) -> Cell:
     about = scores.drop_duplicates("image_id").set_index("image_id").sort_index()
-    group = about["group"].astype(str).map(lambda g: CLASSES[int(g)] if g.isdigit() and int(g) < 10 else g)
+    names = {str(i): name for i, name in enumerate(CLASSES)} if about["dataset"].iloc[0] == "cifar10" else {}
+    group = about["group"].astype(str).map(lambda g: names.get(g, g))
     sure = scores[scores["metric"] == "confidence"].drop_duplicates("image_id").set_index("image_id")["value"]
     rows = parse_variants(scores[scores["metric"].isin(METRICS)])
     rows = rows.assign(metric=rows["metric"].astype(str).map(METRICS), steps=rows["steps"].fillna(0).astype(int))
-    plain, random = rows[rows["kind"].isna()], rows[rows["kind"] == "_random"]
+    plain = rows[rows["kind"].isna()]
     if plain.duplicated(["image_id", "method", *Key._fields]).any():
         raise SalrunError("a metric has two scores for one image and method: compare one view at a time")
-    scored, random = (
-        _by_image(plain, [*Key._fields, "method"], group.index),
-        _by_image(random, [*Key._fields], group.index),
-    )
+    scored = _by_image(plain, [*Key._fields, "method"], group.index)
+    random = _by_image(rows[rows["kind"] == "_random"], [*Key._fields], group.index)
     values: dict[Key, dict[str, pd.Series]] = {}
-    for *key, method in sorted(scored.columns, key=lambda cell: _place(cell[-1])):
+    ordered: list[Any] = sorted(scored.columns, key=lambda cell: _place(cell[-1]))
+    for *key, method in ordered:
         values.setdefault(Key(*key), {})[method] = scored[(*key, method)]
     baseline = {Key(*key): random[key] for key in random.columns}
     frames = {key: pd.DataFrame(columns) for key, columns in values.items()}

@@ -1,0 +1,266 @@
+"""What Zhang, Torres, Hermanns (ACML 2024) claim, as margins. D2a, D3a, .. are further readings of D2, D3, ..
+
+Margins are in the tables' own units (points of AI, ADb, AG, I, Db; ranks where the statement is about ranks). Published
+numbers are taken as printed, suspected misprints included.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from salrun.papers.claims import Evidence, claim, claims_of, evaluate_claims, parts, pick
+from salrun.papers.style import save_table
+from salrun.papers.zhang import tables
+from salrun.papers.zhang.tables import CLEAN, CLOSE, FAMILIES, FIDELITY, MASKED, METHODS, ROBUSTNESS, TRANSFORMS
+from salrun.stats.bootstrap import DRAWS
+
+ROUNDING = 0.05  # published percentages have one decimal: equal up to this
+ROUNDING_MS = 0.005  # MS and AS have two
+NOTHING = 1e-6
+MUCH = 10.0  # points
+FEW = 2.5  # at most two methods of ten
+REAL = [m for m in METHODS if m != "fake_cam"]
+
+
+def _of(table: pd.DataFrame, metric: str, methods: list[str] = METHODS, **levels: object) -> pd.DataFrame:
+    """One metric's means, a column per method."""
+    return pick(table, metric=metric, method=methods, **levels)[methods]
+
+
+def _ranks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """1 = best of the ten methods; equal ones share the mean rank."""
+    return _of(table, metric).rank(axis=1, ascending=False)
+
+
+def _mean_ranks(e: Evidence) -> pd.DataFrame:
+    ranks = np.stack([_ranks(e["fidelity"], m).to_numpy() for m in FIDELITY])
+    return pd.DataFrame(ranks.mean(axis=0), columns=METHODS)
+
+
+def _by_family(values: pd.DataFrame) -> pd.DataFrame:
+    """Means over the methods of each family; Fake-CAM is in none."""
+    return pd.DataFrame({family: values[members].mean(axis=1) for family, members in FAMILIES.items()})
+
+
+def _lead(values: pd.DataFrame, of: str) -> pd.Series:
+    """By how much a column exceeds the best of the others."""
+    return values[of] - values.drop(columns=of).max(axis=1)
+
+
+def _gradient_lowest(e: Evidence, metrics: list[str]) -> pd.DataFrame:
+    return pd.DataFrame({m: _lead(-_by_family(_of(e["fidelity"], m)), "gradient") for m in metrics})
+
+
+def _range(e: Evidence, metric: str) -> pd.DataFrame:
+    """Highest minus lowest mean over the clean images and the four transforms, by method."""
+    means = np.stack([_of(e["transforms"], metric, transform=t).to_numpy() for t in (CLEAN, *TRANSFORMS)])
+    return pd.DataFrame(means.max(axis=0) - means.min(axis=0), columns=METHODS)
+
+
+def _relative_range(e: Evidence, metric: str) -> pd.DataFrame:
+    """The range over the clean value; none where that is 0."""
+    clean = _of(e["transforms"], metric, transform=CLEAN)
+    return _range(e, metric) / clean.where(clean != 0)
+
+
+def _change(e: Evidence, metric: str, transform: str) -> pd.DataFrame:
+    return _of(e["transforms"], metric, transform=transform) - _of(e["transforms"], metric, transform=CLEAN)
+
+
+def _label_beats_predicted(e: Evidence, metrics: list[str]) -> pd.DataFrame:
+    """Where the means are equal up to rounding, predicted is no better."""
+    label, predicted = ({m: _of(e["targets"], m, target=t) for m in metrics} for t in ("label", "predicted"))
+    return parts(**{m: label[m] - predicted[m] + ROUNDING for m in metrics})
+
+
+def _outliers(values: pd.DataFrame) -> pd.DataFrame:
+    """Which methods lie beyond 1.5 times the distance of the quartiles from them."""
+    low, high = np.quantile(values, [0.25, 0.75], axis=1)
+    reach = 1.5 * (high - low) + 1e-9  # published numbers are decimal: a value on the fence is inside
+    return values.lt(low - reach, axis=0) | values.gt(high + reach, axis=0)
+
+
+@claim("D1", "zhang", "Fake-CAM is among the best two methods on AI, AD and monotonicity")
+def _(e: Evidence) -> pd.DataFrame:
+    means = {m: _of(e["fidelity"], m) for m in ("AI", "ADb", "Mono")}
+    second = {m: np.sort(t[REAL].to_numpy(), axis=1)[:, -2] for m, t in means.items()}
+    return pd.DataFrame({m: t["fake_cam"] - second[m] for m, t in means.items()})
+
+
+@claim("D2", "zhang", "gradient methods have the lowest family mean on every fidelity metric")
+def _(e: Evidence) -> pd.DataFrame:
+    return _gradient_lowest(e, FIDELITY)
+
+
+@claim("D2a", "zhang", "gradient methods have the lowest family mean on AI, AD, AG, insertion and monotonicity")
+def _(e: Evidence) -> pd.DataFrame:
+    return _gradient_lowest(e, [m for m in FIDELITY if m != "Db"])
+
+
+@claim("D3", "zhang", "CAM methods have the highest family mean on every fidelity metric (Fake-CAM left out)")
+def _(e: Evidence) -> pd.DataFrame:
+    return pd.DataFrame({m: _lead(_by_family(_of(e["fidelity"], m)), "CAM") for m in FIDELITY})
+
+
+@claim("D3a", "zhang", "the three CAM methods have the best mean ranks over the fidelity metrics")
+def _(e: Evidence) -> pd.Series:
+    ranks = _mean_ranks(e)
+    cams = FAMILIES["CAM"]
+    return ranks.drop(columns=cams).min(axis=1) - ranks[cams].max(axis=1)
+
+
+@claim("D3b", "zhang", "Fake-CAM too has a better mean rank than every method that is no CAM")
+def _(e: Evidence) -> pd.DataFrame:
+    ranks = _mean_ranks(e)
+    others = [m for m in REAL if m not in FAMILIES["CAM"]]
+    return ranks[others].sub(ranks["fake_cam"], axis=0)
+
+
+@claim("D4", "zhang", "AG, insertion and deletion are not fooled: Fake-CAM is in the worse half")
+def _(e: Evidence) -> pd.DataFrame:
+    return pd.DataFrame({m: _ranks(e["fidelity"], m)["fake_cam"] - len(METHODS) / 2 for m in ("AG", "I", "Db")})
+
+
+@claim("D4a", "zhang", "deletion to a lesser extent: it ranks Fake-CAM better than AG and insertion do")
+def _(e: Evidence) -> pd.DataFrame:
+    rank = {m: _ranks(e["fidelity"], m)["fake_cam"] for m in ("AG", "I", "Db")}
+    return pd.DataFrame({m: rank[m] - rank["Db"] for m in ("AG", "I")})
+
+
+@claim("D5", "zhang", "no method's raw maps are complete on any image", text=True)
+def _(e: Evidence) -> pd.DataFrame:
+    return NOTHING - _of(e["fidelity"], "Complete")
+
+
+@claim("D6", "zhang", "explaining the label scores at least as high as explaining the prediction")
+def _(e: Evidence) -> pd.DataFrame:
+    return _label_beats_predicted(e, MASKED)
+
+
+@claim("D6a", "zhang", "explaining the label scores at least as high as explaining the prediction on AI and deletion")
+def _(e: Evidence) -> pd.DataFrame:
+    return _label_beats_predicted(e, ["AI", "Db"])
+
+
+@claim(
+    "D7", "zhang", "the least probable class raises AI, 100 - AD and 100 - D, and leaves AG and insertion near 0 (0.1)"
+)
+def _(e: Evidence) -> pd.DataFrame:
+    least, label = ({m: _of(e["targets"], m, target=t) for m in MASKED} for t in ("least_probable", "label"))
+    higher = {f"{m} higher": least[m] - label[m] for m in ("ADb", "AI", "Db")}
+    return parts(**higher, **{f"{m} near 0": 0.1 + ROUNDING - least[m] for m in ("AG", "I")})
+
+
+def _with_probability(e: Evidence, sign: int) -> pd.DataFrame:
+    insertion, deletion = _of(e["correlation"], "I"), sign * _of(e["correlation"], "D")
+    return parts(insertion=insertion, deletion=deletion, insertion_more=insertion - deletion)
+
+
+@claim("D8", "zhang", "insertion and deletion (D itself) rise with p_c, insertion more", text=True)
+def _(e: Evidence) -> pd.DataFrame:
+    return _with_probability(e, 1)
+
+
+@claim("D8a", "zhang", "insertion and deletion (as printed, 100 - D) rise with p_c, insertion more", text=True)
+def _(e: Evidence) -> pd.DataFrame:
+    return _with_probability(e, -1)
+
+
+@claim("D9", "zhang", "of CAM methods AG rises and AD falls with p_c", text=True)
+def _(e: Evidence) -> pd.DataFrame:
+    cams = FAMILIES["CAM"]
+    return parts(AG=_of(e["correlation"], "AG", cams), AD=-_of(e["correlation"], "AD", cams))
+
+
+@claim(
+    "D10", "zhang", "metrics do not tell CAMs, RISE and IBA apart: their spread is below a method's interval", text=True
+)
+def _(e: Evidence) -> pd.DataFrame:
+    room = {}
+    for metric in MASKED:
+        means = _of(e["fidelity"], metric, CLOSE)
+        width = (means.iloc[1:].quantile(0.975) - means.iloc[1:].quantile(0.025)).mean()
+        room[metric] = width - (means.max(axis=1) - means.min(axis=1))
+    return pd.DataFrame(room)
+
+
+@claim("D11", "zhang", "robustness and complexity metrics single out extremes only (at most two outliers of 1.5 IQR)")
+def _(e: Evidence) -> pd.DataFrame:
+    return pd.DataFrame({m: FEW - _outliers(_of(e["robustness"], m)).sum(axis=1) for m in ROBUSTNESS})
+
+
+@claim(
+    "D12", "zhang", "Fake-CAM: AI rises by 10 under rotation, ADb falls by 10 under resizing (printed 2.0: misprint?)"
+)
+def _(e: Evidence) -> pd.DataFrame:
+    rise, fall = _change(e, "AI", "rotation")["fake_cam"], -_change(e, "ADb", "resize")["fake_cam"]
+    return parts(AI_rotation=rise - MUCH, ADb_resize=fall - MUCH)
+
+
+def _insertion_falls(e: Evidence) -> pd.DataFrame:
+    falls = {t: -_change(e, "I", t) for t in TRANSFORMS}
+    size = {t: fall.abs().mean(axis=1) for t, fall in falls.items()}
+    least = pd.DataFrame({t: size[t] - size["crop"] for t in TRANSFORMS if t != "crop"})
+    return parts(**{f"I falls, {t}": fall for t, fall in falls.items()}, **{"I least in crop, against": least})
+
+
+@claim(
+    "D13",
+    "zhang",
+    "under transforms insertion falls, least under crop, and 100 - D rises (Grad-CAM, crop printed 78.8: misprint?)",
+)
+def _(e: Evidence) -> pd.DataFrame:
+    rises = parts(**{f"Db rises, {t}": _change(e, "Db", t) for t in TRANSFORMS})
+    return pd.concat([_insertion_falls(e), rises], axis=1)
+
+
+@claim("D13a", "zhang", "under every transform insertion falls, least under crop")
+def _(e: Evidence) -> pd.DataFrame:
+    return _insertion_falls(e)
+
+
+@claim("D14", "zhang", "under transforms AI and AD of gradient methods vary most, of CAM methods least (range / clean)")
+def _(e: Evidence) -> pd.DataFrame:
+    found = {}
+    for metric in ("AI", "ADb"):
+        family = _by_family(_relative_range(e, metric))
+        found[f"{metric} gradient most"] = _lead(family, "gradient")
+        found[f"{metric} CAM least"] = _lead(-family, "CAM")
+    return pd.DataFrame(found)
+
+
+@claim("D15", "zhang", "under transforms AG varies least of all metrics (points, Fake-CAM left out)")
+def _(e: Evidence) -> pd.DataFrame:
+    size = {m: _range(e, m)[REAL].mean(axis=1) for m in MASKED}
+    return pd.DataFrame({m: size[m] - size["AG"] for m in MASKED if m != "AG"})
+
+
+@claim("D15a", "zhang", "under transforms AG of CAM methods varies least of all metrics (relative to the clean value)")
+def _(e: Evidence) -> pd.DataFrame:
+    size = {m: _relative_range(e, m)[FAMILIES["CAM"]].mean(axis=1) for m in MASKED}
+    return pd.DataFrame({m: size[m] - size["AG"] for m in MASKED if m != "AG"})
+
+
+@claim("D16", "zhang", "by definition MS is at least AS, and Fake-CAM's MS is 0")
+def _(e: Evidence) -> pd.DataFrame:
+    most, mean = _of(e["robustness"], "MS"), _of(e["robustness"], "AS")
+    return parts(MS_not_below_AS=most - mean + ROUNDING_MS, MS_is_0=NOTHING - most[["fake_cam"]])
+
+
+@claim("D16a", "zhang", "by definition MS is at least AS")
+def _(e: Evidence) -> pd.DataFrame:
+    return _of(e["robustness"], "MS") - _of(e["robustness"], "AS") + ROUNDING_MS
+
+
+def evaluate(cells: list[tables.Cell], draws: int = DRAWS) -> pd.DataFrame:
+    """The verdict on every claim, from the cells (seeds) of a run."""
+    evidence = [tables.evidence(cell, draws) for cell in cells]
+    return evaluate_claims(claims_of("zhang"), evidence, tables.published_evidence())
+
+
+def write_claims(run: Path, draws: int = DRAWS) -> Path:
+    """claims.csv of a run."""
+    return save_table(evaluate(tables.read_cells(run), draws), run / "claims")

@@ -1,0 +1,122 @@
+"""Figures 1 and 2 of Zhang, Torres, Hermanns (ACML 2024), drawn from the tables and kept maps of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import load_file
+
+from salrun.files import write_atomic
+from salrun.papers.style import MARKERS, PALETTE, UNSIGNED, figure, house, save
+from salrun.papers.zhang.tables import FIDELITY, LABELS, METHODS, Cell, read_cells
+
+BESIDE = ("integrated_gradients", "score_cam")  # shown beside the method that a row is about
+SHOWN = 100  # images of Figure 2
+PANELS = {"AG": ("AG", 1, 0), "AD": ("ADb", -1, 100), "I": ("I", 1, 0), "D": ("Db", -1, 100)}
+
+
+def write_figures(run: Path) -> list[Path]:
+    """Every figure that the run's tables and maps allow, as figures/zhang_*; of the first seed of several."""
+    cell = read_cells(run)[0]
+    paths = figure_2(cell, run / "figures" / "zhang_figure2")
+    if (run / "maps" / "index.json").is_file():
+        paths += figure_1(run / "maps", cell, run / "figures" / "zhang_figure1")
+    return paths
+
+
+def extremes(cell: Cell, kept: pd.Index) -> pd.DataFrame:
+    """Per metric the best and the worst method by their means, and the kept images they score highest and lowest."""
+    scores = cell.scores.get(
+        "fidelity", pd.DataFrame(columns=pd.MultiIndex.from_tuples([], names=["column", "method"]))
+    )
+    rows = []
+    for metric in FIDELITY:
+        if metric not in scores.columns.get_level_values("column"):
+            continue
+        of = pd.DataFrame(scores[metric])
+        seen = of.reindex(kept).dropna(how="all")
+        order = of.mean().dropna().sort_values(ascending=False, kind="stable").index
+        for place, method in {"best": order[0], "worst": order[-1]}.items() if len(order) else ():
+            own = seen[method].dropna()
+            for end, image in {"highest": own.idxmax(), "lowest": own.idxmin()}.items() if len(own) else ():
+                rows.append((metric, place, method, of[method].mean(), end, image, own[image]))
+    return pd.DataFrame(rows, columns=["metric", "place", "method", "mean", "end", "image_id", "value"])
+
+
+@house()
+def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
+    """A gallery of extremes, and an index of it as JSON.
+
+    Each row is a metric's best or worst method, the image it scores highest (left) and lowest (right), with the
+    magnitude of that method's map and of others.
+    """
+    index = json.loads((maps / "index.json").read_text())
+    place = {name: row for row, name in enumerate(index["image_id"])}
+    table = extremes(cell, pd.Index(place))
+    if table.empty:
+        return []
+    images = load_file(maps / "images.safetensors")["x"]
+    wanted = [m for m in dict.fromkeys([*table["method"], *BESIDE]) if (maps / f"{m}.safetensors").is_file()]
+    planes = {m: load_file(maps / f"{m}.safetensors")["plane"] for m in wanted}
+    width = 2 + len(BESIDE)
+    lines = list(table.groupby(["metric", "place"], sort=False))
+    fig, axes = figure(len(lines), 2 * width, height=0.95)
+    for line, ((metric, where), part) in zip(axes, lines, strict=True):
+        for start, (_, item) in zip((0, width), part.iterrows(), strict=False):
+            row = place[item["image_id"]]
+            line[start].imshow(images[row])
+            line[start].set_title(f"{item['end']} {item['value']:.3g}", fontsize=6)
+            for ax, method in zip(line[start + 1 :], (item["method"], *BESIDE), strict=False):
+                if method in planes:
+                    ax.imshow(np.abs(planes[method][row].astype(np.float32)), cmap=UNSIGNED)
+                    ax.set_title(LABELS.get(method, method), fontsize=6)
+        line[0].set_ylabel(f"{metric}\n{where}", fontsize=6)
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.grid(False)
+    listing = json.dumps(table.to_dict("records"), indent=1).encode()
+    write_atomic(stem.with_name(f"{stem.name}.json"), listing + b"\n")
+    return [*save(fig, table, stem), stem.with_name(f"{stem.name}.json")]
+
+
+def probability_table(cell: Cell, most: int = SHOWN) -> pd.DataFrame:
+    """AG, AD, I, D by method against p_c: images in order of p_c, thinned out evenly."""
+    scores, p = cell.scores.get("fidelity"), cell.probability.get("fidelity")
+    if scores is None or p is None:
+        return pd.DataFrame()
+    p = p[p.index.isin(scores.index)].sort_values(kind="stable")
+    chosen = p.iloc[np.unique(np.linspace(0, len(p) - 1, min(most, len(p))).round().astype(int))]
+    parts = []
+    for metric, (column, sign, offset) in PANELS.items():
+        for method in METHODS:
+            if (column, method) in scores:
+                value = offset + sign * scores[column, method].reindex(chosen.index)
+                parts.append(pd.DataFrame({"metric": metric, "method": method, "p": chosen, "value": value}))
+    return pd.concat(parts).rename_axis("image_id").reset_index() if parts else pd.DataFrame()
+
+
+@house()
+def figure_2(cell: Cell, stem: Path) -> list[Path]:
+    """AG, AD, insertion and deletion of every method against the probability of the class explained."""
+    table = probability_table(cell)
+    if table.empty:
+        return []
+    fig, axes = figure(2, 2, sharex=True)
+    methods = [m for m in METHODS if m in set(table["method"])]
+    for ax, metric in zip(axes.flat, PANELS, strict=True):
+        for method in methods:
+            part = table[(table["metric"] == metric) & (table["method"] == method)]
+            k = METHODS.index(method)
+            colour, marker = PALETTE[k % len(PALETTE)], MARKERS[(k + k // len(PALETTE)) % len(MARKERS)]
+            ax.scatter(part["p"], part["value"], s=8, color=colour, marker=marker, alpha=0.6, label=LABELS[method])
+        ax.set_title(metric)
+    for ax in axes[-1]:
+        ax.set_xlabel("p of the class explained")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("percent")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    return save(fig, table, stem)

@@ -1,0 +1,142 @@
+"""The store: atomic, checksummed, shareable; and keys that change exactly when results may."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from salrun import store as store_module
+from salrun.errors import SalrunError
+from salrun.methods.gradient import Gradient
+from salrun.store import Lease, Store, canonical, key_of, source_of
+from salrun.tensorfile import load_state, save_state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def entry(store: Store, key: str = "ab12") -> Path:
+    store.write("maps", key, {"map": torch.arange(6.0).view(2, 3)}, {"method": "gradient"})
+    return store.path("maps", key)
+
+
+def test_what_is_written_is_read(store: Store) -> None:
+    entry(store)
+    found = store.read("maps", "ab12")
+    assert found is not None
+    assert torch.equal(found[0]["map"], torch.arange(6.0).view(2, 3)) and found[1] == {"method": "gradient"}
+    assert store.read("maps", "cd34") is None
+    assert store.usage()["maps"][0] == 1
+
+
+@pytest.mark.parametrize("position", [3, 30, 200, -3])
+def test_a_flipped_bit_is_found_named_and_not_trusted(
+    store: Store, position: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = entry(store)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        assert store.read("maps", "ab12") is None
+    assert str(path.name)[:4] in caplog.text
+    assert not path.exists() and path.with_suffix(".broken").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 60, 0.9])
+def test_a_truncated_entry_is_not_trusted(store: Store, keep: float) -> None:
+    path = entry(store)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep if keep > 1 or keep == 0 else keep * len(data))])
+    assert store.read("maps", "ab12") is None
+
+
+def test_every_single_byte_counts(tmp_path: Path) -> None:
+    """Whatever byte is changed, the file is refused: nothing is outside of the checksum."""
+    path = tmp_path / "x.safetensors"
+    save_state(path, {"a": torch.ones(3)}, {"k": 1})
+    good = path.read_bytes()
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 0x01
+        path.write_bytes(bad)
+        try:
+            tensors, meta = load_state(path)
+        except SalrunError:
+            continue
+        # JSON may spell the same header with another space.
+        assert torch.equal(tensors["a"], torch.ones(3)) and meta == {"k": 1}, at
+
+
+def test_no_draft_is_left_behind(store: Store) -> None:
+    path = entry(store)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_keys() -> None:
+    assert canonical({"b": 1, "a": [1, 2]}) == canonical({"a": [1, 2], "b": 1})
+    base = key_of("maps", ids=["a"], steps=50)
+    assert base == key_of("maps", steps=50, ids=["a"])
+    assert len({base, key_of("scores", ids=["a"], steps=50), key_of("maps", ids=["a"], steps=51)}) == 3
+
+
+def test_the_source_of_a_part_covers_what_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = source_of(Gradient())
+    assert before == source_of(Gradient)
+    original = store_module._source
+    assert "salrun.methods.chunking" in store_module._reach("salrun.methods.gradient", frozenset())
+    changed = lambda module: original(module) + ("# changed" if module == "salrun.methods.chunking" else "")
+    monkeypatch.setattr(store_module, "_source", changed)
+    assert source_of(Gradient()) != before
+
+
+def hold(path: str, seconds: float) -> None:
+    lease = Lease(Path(path), "work")
+    lease.acquire()
+    time.sleep(seconds)
+    os._exit(0)  # dies without releasing
+
+
+def test_a_lease_is_exclusive_and_a_dead_holder_is_found_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "k.lease"
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(str(path), 1.5))
+    process.start()
+    while not path.exists():
+        time.sleep(0.02)
+    time.sleep(0.1)
+    mine = Lease(path, "work")
+    assert not mine.try_acquire()
+    with caplog.at_level(logging.INFO):
+        mine.acquire()
+    assert "waiting" in caplog.text and "abandoned" in caplog.text
+    mine.release()
+    assert not path.exists()
+    process.join()
+
+
+def test_a_silent_lease_of_another_machine_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "STALE", 0.3)
+    monkeypatch.setattr(store_module, "POLL", 0.05)
+    path = tmp_path / "k.lease"
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    os.utime(path, (4e9, 4e9))  # a clock far in the future must not matter
+    mine = Lease(path, "work")
+    assert not mine.try_acquire()
+    begun = time.monotonic()
+    mine.acquire()
+    assert 0.3 <= time.monotonic() - begun < 5
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SalrunError, match="cannot write"):
+        Store(tmp_path / "file").write("maps", "ab", {"x": torch.ones(1)})

@@ -1,0 +1,172 @@
+"""Training: losses, resumption, gates, checkpoints that are refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from salrun.errors import SalrunError
+from salrun.models import checkpoint
+from salrun.models.cnn import glorot, smerf_cnn
+from salrun.models.recipe import Recipe
+from salrun.models.training import Training, fit, loss_of, pgd_attack
+from salrun.models.verification import Verification, verify
+from salrun.rng import generator
+from salrun.store import Store
+from tests.unit.test_textbox import textbox
+
+CPU = torch.device("cpu")
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(900, 2))
+
+
+def test_architectures() -> None:
+    simple, hard = smerf_cnn("simple"), smerf_cnn("complex")
+    assert sum(p.numel() for p in simple.parameters()) == 684122
+    x = torch.zeros(1, 3, 64, 64)
+    assert hard[: list(dict(hard.named_children())).index("flatten")](x).shape == (1, 64, 3, 3)
+    glorot(simple, generator(0, "init/0"))
+    limit = (6 / (3 * 9 + 32 * 9)) ** 0.5
+    assert simple.conv1.weight.abs().max() <= limit and simple.conv1.weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.1)
+    assert not any(p.any() for n, p in simple.named_parameters() if n.endswith("bias"))
+
+
+def test_the_clipped_loss_has_no_gradient_outside_of_its_range() -> None:
+    logits = torch.tensor([[1.5, -0.5], [0.3, 0.6]], requires_grad=True)
+    loss = loss_of("keras_clipped", logits, torch.tensor([0, 1]))
+    inside = -(torch.log(torch.tensor(0.7)) + torch.log(torch.tensor(0.6))) / 2
+    assert loss.item() == pytest.approx(inside.item() / 2, abs=1e-5)
+    loss.backward()
+    assert not logits.grad[0].any() and logits.grad[1].all()
+    dead = loss_of("keras_clipped", torch.tensor([[-1.0, -1.0]]), torch.tensor([0]))
+    assert dead.item() == pytest.approx(16.118 / 2, abs=1e-2)
+
+
+def test_pgd_stays_in_its_ball_and_raises_the_loss() -> None:
+    torch.manual_seed(0)
+    model = tiny().eval()
+    x, y = torch.rand(6, 3, 64, 64), torch.tensor([0, 1] * 3)
+    adversary = pgd_attack(model, x, y, "cross_entropy", torch.rand(x.shape), 0.3, 0.1, 5)
+    assert (adversary - x).abs().max() <= 0.3 + 1e-6 and 0 <= adversary.min() and adversary.max() <= 1
+    assert loss_of("cross_entropy", model(adversary), y) > loss_of("cross_entropy", model(x), y)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_stopped_training_ends_with_the_same_weights(tmp_path: Path) -> None:
+    data = textbox("simple_fr", train_per_bucket=20)
+    how = Training(lr=1e-3, epochs=3, batch=32, schedule="one_cycle", augment="flip_shift", patience=5)
+
+    def start() -> nn.Module:
+        torch.manual_seed(0)
+        return tiny()
+
+    whole = start()
+    fit(whole, data, how, 0, CPU)
+    beats = iter(range(10**6))
+
+    def stop() -> None:
+        if next(beats) == 19:  # in the third epoch
+            raise Interrupted
+
+    state = tmp_path / "state"
+    broken = start()
+    with pytest.raises(Interrupted):
+        fit(broken, data, how, 0, CPU, state, beat=stop)
+    resumed = start()
+    history = fit(resumed, data, how, 0, CPU, state)
+    assert [e["epoch"] for e in history.epochs] == [0, 1, 2]
+    for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def recipe(**changes) -> Recipe:
+    spec = {
+        "name": "tiny",
+        "arch": tiny,
+        "recipes": {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}},
+        "gate": {"accuracy": 0.6},
+        "layers": {"cam": "1"},
+    }
+    return Recipe(**{**spec, **changes})
+
+
+def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
+    data, store = textbox("simple_fr", train_per_bucket=40), Store(tmp_path)
+    first = recipe().obtain(data, 0, store, CPU)
+    assert first.source == "trained" and first.verification.accuracy > 0.6
+    second = recipe().obtain(data, 0, store, CPU)
+    assert second.source == "stored"
+    assert first.classifier.fingerprint == second.classifier.fingerprint
+    assert recipe().obtain(data, 1, store, CPU).classifier.fingerprint != first.classifier.fingerprint
+    (path,) = [p for p in (tmp_path / "model").rglob("*.safetensors") if json.loads(p.with_suffix(".json").read_text())["identity"]["seed"] == 0]
+    card = json.loads(path.with_suffix(".json").read_text())
+    assert card["verification"]["accuracy"] == pytest.approx(first.verification.accuracy, abs=1e-4)
+    assert not list(tmp_path.rglob("*.state"))
+    with pytest.raises(SalrunError, match="fails verification.*accept_unverified"):
+        recipe(gate={"accuracy": 1.01}).obtain(data, 0, store, CPU)
+    accepted = recipe(gate={"accuracy": 1.01}, accept_unverified=True).obtain(data, 0, store, CPU)
+    assert any("UNVERIFIED" in d for d in accepted.deviations)
+    data_bytes = bytearray(path.read_bytes())
+    data_bytes[-5] ^= 1
+    path.write_bytes(data_bytes)
+    with pytest.raises(SalrunError, match="sha256.*train anew"):
+        recipe().obtain(data, 0, store, CPU)
+
+
+def test_verification_names_what_fails() -> None:
+    check = Verification("validation", 0.97, {"1": 1.0, "9": 0.85}, {"1-7": 0.9, "2-8": 0.92}, {"accuracy": 0.98, "group": 0.9, "flips": 0.95})
+    assert not check.passed
+    assert check.reason == "validation accuracy 0.970 < 0.98, accuracy in group 9 0.850 < 0.9, paired flips 0.910 < 0.95"
+
+
+class Box1(nn.Module):
+    """Right by construction: a window mean of 1 over 10x10 pixels means Box1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = nn.functional.avg_pool2d(x, 10, stride=1).flatten(1).amax(1)
+        return torch.stack([1 - seen, seen - 0.95], 1)
+
+
+def test_a_model_that_reasons_rightly_passes_and_a_blind_one_does_not() -> None:
+    data = textbox("simple_fr")
+    gate = {"accuracy": 0.98, "group": 0.9, "flips": 0.95, "images": 600}
+    good = verify(Box1(), data, gate, CPU)
+    assert good.passed and good.flip_rate == 1.0 and set(good.groups) == set(data.rules)
+
+    class Blind(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(x), 2)
+
+    assert verify(Blind(), data, gate, CPU).accuracy == 0.5
+
+
+def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
+    module = smerf_cnn("simple")
+    path = tmp_path / "m.safetensors"
+    checkpoint.round_half(module)
+    checkpoint.save_checkpoint(path, module, {"recipe": "fast"})
+    again = smerf_cnn("simple")
+    assert checkpoint.load_checkpoint(path, again)["recipe"] == "fast"
+    assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
+    with pytest.raises(SalrunError, match="another architecture"):
+        checkpoint.load_checkpoint(path, smerf_cnn("complex"))
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(SalrunError, match="sha256"):
+        checkpoint.load_checkpoint(path, again)
+    path.write_bytes(pickle.dumps({"weight": 1}))
+    with pytest.raises(SalrunError, match="not a safetensors file"):
+        checkpoint.load_checkpoint(path, again)
+    path.with_suffix(".json").unlink()
+    with pytest.raises(SalrunError, match="no card"):
+        checkpoint.load_checkpoint(path, again)
