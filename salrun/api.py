@@ -128,9 +128,7 @@ def evaluate(
 
         if "masks" in part.needs and not masks:
             raise SalrunError(f"metric '{metric}' needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
-        scene = Scene(
-            classifier, images, target, target, draws, masks or {}, roles or {}, again, other, chunk=chunk
-        )
+        scene = Scene(classifier, images, target, target, draws, masks or {}, roles or {}, again, other, chunk=chunk)
         score = part(chosen(maps) if chosen else maps, scene)
     flags = map_flags(maps)
     if isinstance(score, Score):

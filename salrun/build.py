@@ -30,7 +30,7 @@ OF_METHOD = ("view", "target", "label")  # keys of a method's config that are no
 OF_METRIC = ("view", "variants")
 OF_DATASET = ("transforms",)
 TRANSFORMED = "salrun.datasets.transforms.Transformed"
-KEYS = {  # top-level settings: type and allowed values
+KEYS: dict[str, tuple[Any, tuple[str, ...] | None]] = {  # top-level settings: type and allowed values
     "name": (str, None),
     "paper": ((str, type(None)), None),
     "seed": (int, None),
@@ -120,7 +120,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
             wanted = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
             raise SalrunError(f"{key} must be {wanted.replace('NoneType', 'null')}, got {value!r}")
         if allowed and value not in allowed:
-            raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'{near(value, allowed)}")
+            raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'{near(str(value), allowed)}")
     for key in ("tile", "chunk", "threads"):
         if config[key] is not None and config[key] < 1:
             raise SalrunError(f"{key} must be at least 1, got {config[key]}")
@@ -223,7 +223,9 @@ def _check_capabilities(cell: Cell) -> None:
             )
     for metric in cell.metrics:
         if "masks" in metric.metric.needs and not masks:
-            raise SalrunError(f"metric '{metric.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none")
+            raise SalrunError(
+                f"metric '{metric.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none"
+            )
         fixed = getattr(metric.metric, "fixed_explainer", None)
         known = [part.name for part in cell.methods]
         if fixed is not None and fixed not in known:
@@ -320,5 +322,7 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as fault:
-        raise SalrunError(f"device '{name}' is not available here: {str(fault).splitlines()[0]}; try device=auto") from fault
+        raise SalrunError(
+            f"device '{name}' is not available here: {str(fault).splitlines()[0]}; try device=auto"
+        ) from fault
     return device

@@ -34,10 +34,12 @@ MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
 
 
 def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
-    """Run one cell from checked config to report; everything it makes is in `out`, everything it computed in the store."""
+    """Run one cell from checked config to report; what it makes is in `out`, what it computed in the store."""
     cell = build(config)
     settle_numerics(config)
-    with Logbook(out, command=command, experiment=cell.name, paper=cell.paper, scale=cell.scale, seed=cell.seed) as book:
+    with Logbook(
+        out, command=command, experiment=cell.name, paper=cell.paper, scale=cell.scale, seed=cell.seed
+    ) as book:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
         with book.stage("data"):
             work = tiles(cell.dataset.explained(), cell.tile, cell.shard)
@@ -113,7 +115,9 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) 
     metrics.sort(key=lambda m: getattr(m.view, "name", m.view) or "")  # metrics of one view share their work
     todo = deque(work)
     passed_over = 0
-    with tqdm(total=len(work) * len(cell.methods), desc=f"maps and scores {stages.name}", unit="map", disable=None) as bar:
+    with tqdm(
+        total=len(work) * len(cell.methods), desc=f"maps and scores {stages.name}", unit="map", disable=None
+    ) as bar:
         while todo:
             tile = todo.popleft()
             lease = cell.store.lease_of("tiles", stages.tile_key(tile), f"tile {tile.index}")

@@ -1,4 +1,4 @@
-"""The entrypoint. Owns every message and exit code: 0 done, 1 a fault of ours, 2 something to correct, 130 interrupted."""
+"""The entrypoint. Owns all messages and exit codes: 0 done, 1 our fault, 2 something to correct, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ VERBS = {
     "reliability": "are the metrics reliable here? salrun reliability RUNS...",
     "cache": "what the store holds: salrun cache [clear [STAGE]]",
 }
-MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
 
@@ -110,7 +109,10 @@ def _fault(fault: Exception) -> int:
         except OSError:
             path = None
     where = f"; the traceback is in {path}" if path else ""
-    print(f"salrun: unexpected {type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}{where}", file=sys.stderr)
+    print(
+        f"salrun: unexpected {type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}{where}",
+        file=sys.stderr,
+    )
     return 1
 
 

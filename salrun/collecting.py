@@ -21,19 +21,25 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
     whole = [run for run in runs if facts[run].get("status") == "done" and not facts[run].get("planned_only")]
     for run in runs:
         if run not in whole:
-            print(f"left out: {run} ({facts[run].get('status', 'unknown')}: {facts[run].get('reason', 'not finished')})")
+            print(
+                f"left out: {run} ({facts[run].get('status', 'unknown')}: {facts[run].get('reason', 'not finished')})"
+            )
     if not whole:
         raise SalrunError("none of these runs is finished: nothing to collect")
     whole = _newest(whole, facts)
-    papers_seen = {facts[run].get("paper") for run in whole} - {None}
+    papers_seen = {str(facts[run]["paper"]) for run in whole if facts[run].get("paper")}
     if len(papers_seen) > 1:
-        raise SalrunError(f"these runs belong to several papers ({', '.join(sorted(papers_seen))}): collect one at a time")
+        raise SalrunError(
+            f"these runs belong to several papers ({', '.join(sorted(papers_seen))}): collect one at a time"
+        )
     paper = next(iter(papers_seen), None)
     out = out or Path("outputs") / (paper or "collected") / stamp
     missing = _missing_shards(whole, facts)
     command = "salrun collect " + " ".join(map(str, paths))
     with Logbook(out, command=command, experiment=paper or "collected", paper=paper, **_common(whole, facts)) as book:
-        book.facts["deviations"] = list(dict.fromkeys(d for r in whole for d in facts[r].get("deviations", []) if "shard" not in d))
+        book.facts["deviations"] = list(
+            dict.fromkeys(d for r in whole for d in facts[r].get("deviations", []) if "shard" not in d)
+        )
         book.facts["deviations"] += [f"missing: {m}" for m in missing]
         with book.stage("tables"):
             write_scores(out / "tables", *join(whole))

@@ -19,9 +19,10 @@ from salrun.build import check
 from salrun.errors import SalrunError, near, unknown
 from salrun.registry import conf_dir, names
 
-FLAGS_WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
-FLAGS_WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
-MOST_COMBINATIONS = 64
+FLAGS_WITH_VALUE = frozenset(
+    "--config-dir -cd --config-name -cn --config-path -cp --package -p --info -i --cfg -c --experimental-rerun".split()
+)
+MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 
 
 def check_command(argv: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> Any:
             key = override.get_key_element()
             choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         else:
-            choices.append([override.input_line])
+            choices.append([str(override.input_line)])
     return (list(c) for c in itertools.product(*choices))
 
 
@@ -142,6 +143,7 @@ def _composition(fault: Exception, overrides: Sequence[str], folders: tuple[Path
         if parent and not known:
             group, _, name = parent.partition(".")
             if group in ("methods", "metrics"):
-                return f"{full} is set but '{name}' is not selected: add it to '{group}=[...]'{near(name, names(group, folders))}"
+                hint = near(name, names(group, folders))
+                return f"{full} is set but '{name}' is not selected: add it to '{group}=[...]'{hint}"
         return f"unknown key '{full}'{near(last, map(str, known))}"
     return text[:300]

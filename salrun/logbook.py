@@ -60,7 +60,9 @@ class Logbook:
         self.write()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if fault is None:
             self.facts["status"] = "done"
         elif isinstance(fault, KeyboardInterrupt):

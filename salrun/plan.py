@@ -74,14 +74,16 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
         passes = metric.metric.passes(stages.model, cell.dataset.shape)
         name = "/".join(filter(None, [metric.name, metric.variant]))
         if passes:
-            todo = done = 0
+            todo, done = 0.0, 0
             for part in cell.methods:
                 view = part.view if metric.view == "method" else metric.view
                 again = cell.explainer(part, metric.metric).method
                 explains = "explain" in metric.metric.needs
                 cost = passes * again.passes(stages.model, cell.dataset.shape) if explains else passes
                 stored = sum(
-                    len(t.ids) for t in tiles if cell.store.has("scores", stages.score_key(t, part, metric, view))  # type: ignore[arg-type]
+                    len(t.ids)
+                    for t in tiles
+                    if cell.store.has("scores", stages.score_key(t, part, metric, view))  # type: ignore[arg-type]
                 )
                 todo += cost
                 done += stored

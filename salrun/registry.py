@@ -30,7 +30,9 @@ def conf_dir() -> Path:
     project = checkout / "pyproject.toml"
     if project.exists() and 'name = "salrun"' in project.read_text() and (checkout / "conf" / "config.yaml").exists():
         return checkout / "conf"
-    raise SalrunError(f"salrun's configs are missing: looked in {installed} and {checkout / 'conf'}; install salrun again")
+    raise SalrunError(
+        f"salrun's configs are missing: looked in {installed} and {checkout / 'conf'}; install salrun again"
+    )
 
 
 def names(group: str, folders: tuple[Path, ...] = ()) -> dict[str, str]:

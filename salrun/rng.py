@@ -105,9 +105,7 @@ class Draws:
         draw = self.shared_bits if shared else self.bits
         return to_uniform(draw(purpose, shape, start), dtype)
 
-    def integer(
-        self, n: int, purpose: str, shape: Sequence[int] | int, start: int = 0, shared: bool = False
-    ) -> Tensor:
+    def integer(self, n: int, purpose: str, shape: Sequence[int] | int, start: int = 0, shared: bool = False) -> Tensor:
         """{0, .., n-1}: (B, *shape), or (*shape) where `shared`."""
         draw = self.shared_bits if shared else self.bits
         return to_integer(draw(purpose, shape, start), n)

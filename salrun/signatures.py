@@ -36,7 +36,9 @@ def _tree(module: str) -> ast.Module | None:
     except (ImportError, ValueError):
         spec = None
     if spec is None:
-        raise SalrunError(f"_target_ module '{module}' not found; is its folder the current one, or given by --config-dir?")
+        raise SalrunError(
+            f"_target_ module '{module}' not found; is its folder the current one, or given by --config-dir?"
+        )
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))

@@ -86,7 +86,13 @@ class Stages:
         shared = sum(m.metric.shared_passes(self.model, cell.dataset.shape) for m in cell.metrics)
         probe = self._raw(cell.dataset.batch(ids[:4]).x)
         passes = (each + shared) * len(ids) / cell.shard[1]
-        return inference_copy(self.model, probe, cell.compile, passes, batch_size(probe, cell.chunk))
+        return inference_copy(
+            self.model,
+            probe,
+            cell.compile,
+            passes,  # type: ignore[arg-type]
+            batch_size(probe, cell.chunk),
+        )
 
     # -- fit -------------------------------------------------------------------------------------------------------
 
@@ -168,7 +174,12 @@ class Stages:
 
     def map_key(self, tile: Tile, part: MethodPart) -> str:
         return key_of(
-            "maps", **self.base, ids=tile.ids, method=part.config, target=part.target, source=source_of(part.method),
+            "maps",
+            **self.base,
+            ids=tile.ids,
+            method=part.config,
+            target=part.target,
+            source=source_of(part.method),
             fit_images=self.cell.config.get("fit_images") if "feature_stats" in part.method.needs else None,
         )
 
@@ -205,7 +216,9 @@ class Stages:
         if not view.needs_clip:
             return view(raw)
         if len(set(groups)) > 1:
-            raise SalrunError(f"view '{view.name}' clips by group, so a tile must be one group: set tile=<images per group>")
+            raise SalrunError(
+                f"view '{view.name}' clips by group, so a tile must be one group: set tile=<images per group>"
+            )
         return view(raw, group_clip(raw))
 
     # -- scores ----------------------------------------------------------------------------------------------------
@@ -267,8 +280,13 @@ class Stages:
 
         def shared(name: str, compute: Any) -> dict[str, Tensor]:
             key = key_of(
-                "shared", **self.base, forward=self.fast.fingerprint, ids=result.tile.ids, name=name,
-                target=part.target, source=self._asking,
+                "shared",
+                **self.base,
+                forward=self.fast.fingerprint,
+                ids=result.tile.ids,
+                name=name,
+                target=part.target,
+                source=self._asking,
             )
             known = self.cell.store.read("shared", key)
             if known is None:
@@ -278,7 +296,7 @@ class Stages:
             return {k: v.to(self.cell.device) for k, v in known[0].items()}
 
         return Scene(
-            model=self.fast if any('model' in m.metric.needs for m in self.cell.metrics) else self.model,
+            model=self.fast if any("model" in m.metric.needs for m in self.cell.metrics) else self.model,
             x=result.batch.x,
             y=result.batch.y,
             target=result.target[part.name],
@@ -324,7 +342,10 @@ def _pack(named: Mapping[str, Score]) -> tuple[dict[str, Tensor], dict[str, Any]
 def _unpack(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
     return {
         name: Score(
-            tensors[f"{name}/value"], tensors[f"{name}/flag"], tensors.get(f"{name}/curve"), tensors.get(f"{name}/curve_x")
+            tensors[f"{name}/value"],
+            tensors[f"{name}/flag"],
+            tensors.get(f"{name}/curve"),
+            tensors.get(f"{name}/curve_x"),
         )
         for name in meta["names"]
     }

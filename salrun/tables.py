@@ -68,7 +68,14 @@ def score_rows(cell: Cell, result: Result) -> tuple[pd.DataFrame, pd.DataFrame]:
     }
     scores = [
         pd.DataFrame(
-            {**own, **images, "target": result.prediction.tolist(), "method": "-", "metric": "confidence", "variant": "-"}
+            {
+                **own,
+                **images,
+                "target": result.prediction.tolist(),
+                "method": "-",
+                "metric": "confidence",
+                "variant": "-",
+            }
             | {"value": result.confidence.double().cpu().numpy(), "flag": "ok"}
         )
     ]
@@ -184,10 +191,10 @@ def join(runs: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     if clash.any():
         row = unique[clash].iloc[0]
         raise SalrunError(
-            f"these runs do not fit together: {row['experiment']} seed {row['seed']} scale {row['scale']} image {row['image_id']} "
-            f"{row['method']} {row['metric']} has different values; collect runs of one configuration"
+            f"these runs do not fit together: {row['experiment']} seed {row['seed']} scale {row['scale']} "
+            f"image {row['image_id']} {row['method']} {row['metric']} has different values; collect runs of one configuration"
         )
     files = [r / "tables" / "curves.parquet" for r in runs]
     curves = [pd.read_parquet(f) for f in files if f.exists()]
     joined = pd.concat(curves, ignore_index=True).drop_duplicates([*CELL, "image_id", *SCORE]) if curves else None
-    return unique[keys + ["value", "flag"]], joined if joined is not None else pd.DataFrame(columns=CURVES)
+    return unique[[*keys, "value", "flag"]], joined if joined is not None else pd.DataFrame(columns=CURVES)

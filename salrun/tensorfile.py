@@ -1,4 +1,4 @@
-"""Tensors and a JSON dictionary in one safetensors file, checksummed: how the store and mid-training states are kept."""
+"""Tensors and a JSON dictionary in one checksummed safetensors file: how entries of the store are kept."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ def status(words: list[str]) -> int:
         if state == "running" and not _alive(facts):
             state = "killed"
         reason = facts.get("reason", "") if state == "failed" else facts.get("stage", "") if state == "running" else ""
-        what = f"{facts.get('experiment', '?')} seed={facts.get('seed')} scale={facts.get('scale')} shard={facts.get('shard', '-')}"
+        what = f"{facts.get('experiment', '?')} seed={facts.get('seed')} scale={facts.get('scale')}"
+        what += f" shard={facts.get('shard', '-')}"
         print(f"{state:<12}{what:<58}{_shown(run)}  {reason}")
     return 0
 

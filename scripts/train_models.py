@@ -26,7 +26,10 @@ from salrun.registry import names
 from salrun.store import Store
 
 SETTINGS = [n for n in names("reasoning") if n.startswith(("simple_", "complex_"))]
-READINGS = {"": ["dataset.labels=paper", "model.loss=bce_logits"], "-clipped": ["dataset.labels=code", "model.loss=keras_clipped"]}
+READINGS = {
+    "": ["dataset.labels=paper", "model.loss=bce_logits"],
+    "-clipped": ["dataset.labels=code", "model.loss=keras_clipped"],
+}
 
 
 def catalogue() -> dict[str, list[str]]:
@@ -34,7 +37,7 @@ def catalogue() -> dict[str, list[str]]:
     jobs: dict[str, list[str]] = {}
 
     def smerf(name: str, setting: str, *more: str) -> None:
-        kind = setting.split("_")[0]
+        kind = setting.partition("_")[0]
         jobs[name] = ["dataset=textbox", f"reasoning={setting}", f"model=smerf_{kind}", *more]
 
     for suffix, reading in READINGS.items():
@@ -51,7 +54,12 @@ def catalogue() -> dict[str, list[str]]:
     jobs["tomsett_cnn"] = ["dataset=cifar10", "model=tomsett_cnn"]
     jobs["mnist_cnn-digits"] = ["dataset=mnist", "model=mnist_cnn"]
     jobs["mnist_cnn-halves"] = ["dataset=mnist_halves", "model=mnist_cnn", "model.arch.classes=2"]
-    jobs["mnist_cnn-shapes"] = ["dataset=mnist_shapes", "model=mnist_cnn", "model.arch.classes=3", "dataset.labels=shape"]
+    jobs["mnist_cnn-shapes"] = [
+        "dataset=mnist_shapes",
+        "model=mnist_cnn",
+        "model.arch.classes=3",
+        "dataset.labels=shape",
+    ]
     jobs["mnist_cnn-digits_with_shapes"] = ["dataset=mnist_shapes", "model=mnist_cnn", "dataset.labels=digit"]
     return jobs
 
@@ -72,8 +80,8 @@ def train(name: str, overrides: list[str], device: torch.device) -> bool:
     card = recipe.train_to(path, data, config["seed"], device, Store(Path(config["cache_dir"])))
     verdict = card["verification"]
     print(
-        f"{name}: accuracy {verdict['accuracy']}, worst group {min(verdict['groups'].values())}, flips {verdict['flip_rate']}, "
-        f"{time.monotonic() - begun:.0f} s, {'passed' if verdict['passed'] else 'FAILED: ' + verdict['reason']}"
+        f"{name}: accuracy {verdict['accuracy']}, worst group {min(verdict['groups'].values())}, "
+        f"flips {verdict['flip_rate']}, {time.monotonic() - begun:.0f} s, {'passed' if verdict['passed'] else 'FAILED: ' + verdict['reason']}"
     )
     if not verdict["passed"]:
         path.unlink()

@@ -1,7 +1,7 @@
 """TextBox (Kim, Plumb, Talwalkar, ICML 2022): synthetic images whose right explanation is known.
 
 An image shows some of three objects: a letter (Text), a 10x10 square (Box1) and a 4x4 square (Box2). Which ones is its
-*bucket*; a *reasoning* is a table bucket -> label, primary objects (to focus on), secondary objects (to avoid). Objects,
+*bucket*; a *reasoning* is a table bucket -> label, primary objects (to focus on), secondary ones (to avoid). Objects,
 buckets and reasonings are data (conf/dataset/textbox.yaml, conf/reasoning/*.yaml): new ones need no code.
 
 An image is a pure function of (seed, its id): nothing is stored, any subset can be made at any time.
@@ -54,8 +54,8 @@ class Thing:
     """One object of the canvas: a filled box, or a letter given by its glyphs.
 
     `anchor` = [low, high], both inclusive: the range of its top-left corner, before `offset` is added.
-    `apart` / `apart_always`: the squared distance to another object's anchor must exceed this, if that object is there /
-    even if it is not (the paper's code keeps Box1 away from where the text would have been).
+    `apart` / `apart_always`: the squared distance to another object's anchor must exceed this, if that object is
+    there / even if it is not (the paper's code keeps Box1 away from where the text would have been).
     """
 
     name: str
@@ -133,11 +133,11 @@ class TextBox:
                     raise unknown("object", thing, self.things, f"dataset.buckets.{bucket}")
                 self.things[thing].bitmap(kind)
         for thing in self.things.values():
-            extent = max(max(self.bitmap_size(thing)), 1)
+            extent = max(self.bitmap_size(thing))
             if thing.anchor[1] + thing.offset + extent > self.size or thing.anchor[0] + thing.offset < 0:
                 raise SalrunError(
-                    f"dataset.objects.{thing.name}: anchor {list(thing.anchor)} + offset {thing.offset} + size {extent} "
-                    f"leaves the {self.size}x{self.size} canvas"
+                    f"dataset.objects.{thing.name}: anchor {list(thing.anchor)} + offset {thing.offset} + size {extent}"
+                    f" leaves the {self.size}x{self.size} canvas"
                 )
         if not 0 <= self.noise_max <= 255:
             raise SalrunError(f"dataset.noise_max must be in 0..255, got {self.noise_max}")
@@ -368,12 +368,14 @@ class TextBox:
         files = sorted(p for p in folder.glob("*") if p.suffix.lower() in {".jpg", ".jpeg", ".png"})
         if len(files) <= max(PLACES):
             raise SalrunError(
-                f"background=places needs at least {max(PLACES) + 1} pictures, found {len(files)} in {folder}; put pictures "
-                f"of one Places class (the paper: stadium/baseball) there, or set data_root / SALRUN_DATA"
+                f"background=places needs at least {max(PLACES) + 1} pictures, found {len(files)} in {folder}; put "
+                f"pictures of one Places class (the paper: stadium/baseball) there, or set data_root / SALRUN_DATA"
             )
         pool = []
         for position in PLACES:
-            picture = Image.open(files[position]).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
+            picture = (
+                Image.open(files[position]).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
+            )
             pool.append(np.asarray(ImageEnhance.Brightness(picture).enhance(0.7)))
         return torch.from_numpy(np.stack(pool)).permute(0, 3, 1, 2).contiguous()
 

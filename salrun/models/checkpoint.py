@@ -1,4 +1,4 @@
-"""Weights on disk: one safetensors file (never a pickle) with a JSON card beside it, written atomically, checksummed."""
+"""Weights on disk: a safetensors file (never a pickle) and its JSON card, written atomically, checksummed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from salrun.tensorfile import digest, read_safetensors
 
 
 def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: bool = True) -> None:
-    """`path` (.safetensors) and its card `path` (.json). `half` stores float16: verify the rounded weights, not these."""
+    """`path` (.safetensors) and its card `path` (.json). `half` stores float16: verify the rounded weights."""
     tensors = {}
     for key, value in module.state_dict().items():
         value = value.detach().cpu().contiguous()
@@ -34,7 +34,9 @@ def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
     card = read_card(path)
     body = read_safetensors(path)
     if card.get("sha256") != digest(body):
-        raise SalrunError(f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; delete or restore it")
+        raise SalrunError(
+            f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; delete or restore it"
+        )
     try:
         tensors = parse(body)
     except SafetensorError as fault:
@@ -58,12 +60,14 @@ def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     missing, extra = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or extra:
         raise SalrunError(
-            f"checkpoint {path} is for another architecture: missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
+            f"checkpoint {path} is for another architecture: "
+            f"missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
         )
     for key, value in tensors.items():
         if own[key].shape != value.shape:
             raise SalrunError(
-                f"checkpoint {path} is for another architecture: {key} is {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+                f"checkpoint {path} is for another architecture: "
+                f"{key} is {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
             )
     with torch.no_grad():
         for key, value in tensors.items():
@@ -76,8 +80,6 @@ def round_half(module: nn.Module) -> None:
         for value in module.state_dict().values():
             if value.is_floating_point():
                 value.copy_(value.half())
-
-
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""The small convolutional networks of the SMERF paper (section 3.1 of its appendix): 64x64 input, stride-2 convolutions."""
+"""The small convolutional networks of the SMERF paper: 64x64 input, stride-2 convolutions."""
 
 from __future__ import annotations
 

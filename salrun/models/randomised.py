@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -60,7 +60,8 @@ class Randomised:
             model = reinitialised(found.classifier, about["layers"], drawn)
             deviations = found.deviations
         model.eval().requires_grad_(False)
-        return Obtained(model, verify_once(model, data, CHECKED, device, store), about, "random", deviations)
+        measured = replace(verify_once(model, data, CHECKED, device, store), gate={})  # nothing is asked of it
+        return Obtained(model, measured, about, "random", deviations)
 
     def _untrained(self, seed: int) -> Classifier:
         if not hasattr(self.parent, "build"):

@@ -1,7 +1,7 @@
 """A model recipe: how a network is built, where its weights come from, and what it must prove before it is explained.
 
-Weights come, in this order, from: `weights` given by the user; a checkpoint shipped for exactly this data, architecture,
-loss and seed; the store; training. A model that fails its gate stops the run unless `accept_unverified`.
+Weights come, in this order, from: `weights` given by the user; a checkpoint shipped for exactly this data,
+architecture, loss and seed; the store; training. A model that fails its gate stops the run unless `accept_unverified`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from salrun.errors import SalrunError, unknown
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.cnn import glorot
-from salrun.models.training import History, Training, accuracy, fit, pgd_attack
+from salrun.models.training import History, Training, accuracy, attack, fit, pgd_attack
 from salrun.models.verification import Verification, verify, verify_once
 from salrun.rng import Draws, generator
 from salrun.store import Store, key_of, source_of
@@ -126,7 +126,9 @@ class Recipe:
         if shipped is not None:
             card = checkpoint.load_checkpoint(shipped, model.module)
             return self._finish(model, data, store, device, card, "shipped")
-        key = key_of("model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self))
+        key = key_of(
+            "model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self)
+        )
         path = store.path("model", key)
         source = "stored"
         if not path.exists():
@@ -216,25 +218,29 @@ class Recipe:
         x = (x.float() / 255 if x.dtype == torch.uint8 else x).to(device)
         y = y.to(device)
         noise = Draws.of(0, ids, device).uniform("pgd", tuple(x.shape[1:]))
-        spec = {"eps": how.pgd["eps"], "step": how.pgd["step"], "iterations": int(how.pgd["iterations"])}
-        adversary = pgd_attack(model, x, y, how.loss, noise, **spec)
+        adversary = pgd_attack(model, x, y, how.loss, noise, **attack(how.pgd))
         with torch.no_grad():
             right = (model(adversary).argmax(1) == y).float().mean().item()
-        return {"pgd_accuracy": round(right, 4), "clean_accuracy": accuracy(model, data, ids, device).float().mean().item()}
+        return {
+            "pgd_accuracy": round(right, 4),
+            "clean_accuracy": accuracy(model, data, ids, device).float().mean().item(),
+        }
 
     def _finish(
         self, model: Classifier, data: Any, store: Store, device: torch.device, card: Mapping[str, Any], source: str
     ) -> Obtained:
         digest = checkpoint.fingerprint(model.module)
-        model.fingerprint = key_of("weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers)
+        model.fingerprint = key_of(
+            "weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers
+        )
         gate = {} if self.training == "none" else self.gate
         verification = verify_once(model, data, gate, device, store)
         deviations = self._deviations(card, source)
         if not verification.passed:
             if not self.accept_unverified:
                 raise SalrunError(
-                    f"model '{self.name}' fails verification: {verification.reason}; explaining it would say nothing about the "
-                    f"methods. Train another (seed=..., model.recipe=paper) or go on with model.accept_unverified=true"
+                    f"model '{self.name}' fails verification: {verification.reason}; explaining it would say nothing "
+                    f"about the methods. Train another (seed=..., model.recipe=paper) or go on with model.accept_unverified=true"
                 )
             deviations.append(f"UNVERIFIED MODEL, accepted by model.accept_unverified=true: {verification.reason}")
         model.requires_grad_(False)

@@ -170,13 +170,21 @@ def fit(
     for epoch in range(first, how.epochs):
         begun = time.monotonic()
         order = Draws.of(seed, [f"epoch-{epoch}"]).permutation(len(ids), "order")[0][:per_epoch].tolist()
-        ended = _epoch(model, data, [ids[i] for i in order], how, seed, epoch, optimizer, steps_per_epoch, device, name, beat)
+        ended = _epoch(
+            model, data, [ids[i] for i in order], how, seed, epoch, optimizer, steps_per_epoch, device, name, beat
+        )
         line = {"epoch": epoch, "loss": ended["loss"]}
         if validation:
             line["validation"] = accuracy(model, data, validation, device).float().mean().item()
         history.epochs.append(line)
         history.seconds += time.monotonic() - begun
-        log.info("%s: epoch %d/%d %s", name, epoch + 1, how.epochs, " ".join(f"{k}={v:.4f}" for k, v in line.items() if k != "epoch"))
+        log.info(
+            "%s: epoch %d/%d %s",
+            name,
+            epoch + 1,
+            how.epochs,
+            " ".join(f"{k}={v:.4f}" for k, v in line.items() if k != "epoch"),
+        )
         if validation and line["validation"] > best:
             best, best_weights = line["validation"], {k: v.clone() for k, v in model.state_dict().items()}
         stop = _stop(how, history, ended, line, best)
@@ -228,12 +236,14 @@ def _epoch(
             chosen = ids[step * how.batch : (step + 1) * how.batch]
             x, y = data.images(chosen)
             x, y = _as_float(x, device, how.channels_last), y.to(device)
-            draws = Draws.of(seed, [f"{epoch}/{i}" for i in chosen], device) if how.augment != "none" or how.pgd else None
+            draws = (
+                Draws.of(seed, [f"{epoch}/{i}" for i in chosen], device) if how.augment != "none" or how.pgd else None
+            )
             if how.augment == "flip_shift" and draws is not None:
                 x = _augmented(x, draws, how.shift)
             if how.pgd and draws is not None:
                 model.eval()
-                x = pgd_attack(model, x, y, how.loss, draws.uniform("pgd", tuple(x.shape[1:])), **_pgd(how.pgd))
+                x = pgd_attack(model, x, y, how.loss, draws.uniform("pgd", tuple(x.shape[1:])), **attack(how.pgd))
                 model.train(how.dropout)
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(how, epoch * steps + step, how.epochs * steps)
@@ -251,7 +261,8 @@ def _epoch(
     return {"loss": total / max(seen, 1), "stopped": stopped}
 
 
-def _pgd(spec: dict[str, float]) -> dict[str, Any]:
+def attack(spec: dict[str, float]) -> dict[str, Any]:
+    """The parameters of `pgd_attack` from a recipe's `pgd`."""
     return {"eps": float(spec["eps"]), "step": float(spec["step"]), "iterations": int(spec["iterations"])}
 
 

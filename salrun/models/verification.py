@@ -63,7 +63,9 @@ class Verification:
         }
 
 
-def verify_once(model: Classifier, data: Any, gate: Mapping[str, float], device: torch.device, store: Store) -> Verification:
+def verify_once(
+    model: Classifier, data: Any, gate: Mapping[str, float], device: torch.device, store: Store
+) -> Verification:
     """`verify`, measured once for these very weights and data; the store remembers the figures, not the verdict."""
     key = key_of(
         "verification",

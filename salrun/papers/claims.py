@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -61,10 +62,12 @@ class Margin:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Named tables of one model (rows: estimate, then draws; columns: cells) and the images they rest on."""
+    """Named tables of one seed (rows: estimate, then draws; columns: cells) and what they rest on."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     images: int = 0
+    models: int = 1
+    note: str = ""  # what a reader must know beside the verdict; added to its reason
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self.tables:
@@ -72,7 +75,7 @@ class Evidence:
         return self.tables[name]
 
 
-Parts = pd.DataFrame | pd.Series | Margin
+Parts: TypeAlias = pd.DataFrame | pd.Series | Margin
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[s
         "ci_high": margin.high,
         "holds": holds,
         "verdict": verdict,
-        "reason": "; ".join(filter(None, [_why(margin, known), _basis(seeds)])),
+        "reason": "; ".join(filter(None, [_why(margin, known), _basis(seeds), seeds[0].note])),
     }
 
 
@@ -274,5 +277,6 @@ def _why(margin: Margin, known: Margin | None) -> str:
 def _basis(seeds: Sequence[Evidence]) -> str:
     if len(seeds) >= SEEDS_FOR_INTERVAL:
         return f"CI over {len(seeds)} seeds"
-    models = "one model" if len(seeds) == 1 else f"{len(seeds)} models"
+    count = sum(e.models for e in seeds)
+    models = "one model" if count == 1 else f"{count} models"
     return f"CI over {min(e.images for e in seeds)} images of {models}"

@@ -208,6 +208,23 @@ def _tensor(path: Path, key: str, n: int, ndim: int, default: float | None = Non
     return tensor
 
 
+def name_scores(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """A name for each row's score that methods share, and the view that made its plane.
+
+    A variant is `<name>:<view>` or `<view>`. Where every method is judged through one view of its own, as in SMERF, the
+    view is left out of the name, or methods could not be compared.
+    """
+    parts = pd.DataFrame({"metric": table["metric"].astype(str), "method": table["method"].astype(str)})
+    parts["variant"] = table["variant"].astype("string").fillna("").astype(str)
+    parts["name"] = parts["variant"].map(lambda variant: variant.rpartition(":")[0])
+    distinct = parts.drop_duplicates()
+    twice = set(distinct.loc[distinct.duplicated(["metric", "method", "name"], keep=False), "metric"])
+    full = parts["metric"].isin(twice)
+    suffix = parts["variant"].where(full, parts["name"])
+    view = parts["variant"].map(lambda variant: variant.rpartition(":")[2]).mask(full, "")
+    return parts["metric"].where(suffix == "", parts["metric"] + " · " + suffix), view
+
+
 @dataclass(frozen=True)
 class Scores:
     """Values and flags as (metric, method, image), the image's own scores behind the last method; NaN for none."""
@@ -243,18 +260,15 @@ def _scores(run_dir: Path, ids: list[str], methods: list[str], directions: dict[
         scores = scores[(scores["model"] == model) & (scores["seed"] == seed)]
         notes.append(f"The scores under the maps are those of model {model}, seed {seed}; the tables also have those of"
                      f" {len(cells) - 1} more.")  # fmt: skip
-    scores = scores.assign(variant=scores["variant"].astype("string").fillna(""))
-    keys = scores[["metric", "variant"]].drop_duplicates()
+    names, _ = name_scores(scores)
+    keys = pd.DataFrame({"name": names, "metric": scores["metric"]}).drop_duplicates("name")
     several = keys["metric"].duplicated(keep=False)
     metrics = [
-        {
-            "label": f"{metric} · {variant}" if more and variant else str(metric),
-            "direction": str(directions.get(metric, "none")),
-        }
-        for metric, variant, more in zip(keys["metric"], keys["variant"], several, strict=True)
+        {"label": str(name if more else metric), "direction": str(directions.get(metric, "none"))}
+        for name, metric, more in zip(keys["name"], keys["metric"], several, strict=True)
     ]
     at = (
-        scores.groupby(["metric", "variant"], sort=False).ngroup(),
+        pd.Index(keys["name"]).get_indexer(names),
         pd.Index([*methods, IMAGE_LEVEL]).get_indexer(scores["method"]),
         pd.Index(ids).get_indexer(scores["image_id"]),
     )

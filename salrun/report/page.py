@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
-from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, pack_gallery
+from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, name_scores, pack_gallery
 
 HERE = Path(__file__).parent
 MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
@@ -308,14 +308,14 @@ def _summary_rows(
     table = pd.concat(tables, ignore_index=True)
     keys = [key for key in KEYS if key in table and table[key].nunique() > 1]
     whole = table["group"].isin(EVERYTHING)
-    table["axis"] = table["metric"].where(table["variant"] == "", table["metric"] + " · " + table["variant"])
-    shared = [table["axis"], whole]  # means over all images are closer together than those over a group
+    table["score"], table["view"] = name_scores(table)
+    shared = [table["score"], whole]  # means over all images are closer together than those over a group
     table["low"] = table[["ci_low", "mean"]].min(axis=1).groupby(shared).transform("min")
     table["high"] = table[["ci_high", "mean"]].max(axis=1).groupby(shared).transform("max")
     n_rows = len(table)
     table = table.assign(later=~whole, last=table["method"] == IMAGE_LEVEL)
     table = table.sort_values(["later", "last"], kind="stable").head(MAX_ROWS)
-    columns = ["method", *keys, "axis", *(["group"] if table["group"].nunique() > 1 else [])]
+    columns = ["method", *keys, "score", *(name for name in ("view", "group") if table[name].nunique() > 1)]
     filters = {name: list(dict.fromkeys(table[name])) for name in columns}
     rows: list[dict[str, Any]] = table[
         [*columns, "mean", "ci_low", "ci_high", "n", "n_flagged", "std", "low", "high"]

@@ -305,7 +305,7 @@
     }
 
     caption({ label, text, flag }) {
-      return el("span", { className: flag ? "score flagged" : "score" }, `${label} `, el("b", {}, text), flag && ` ${flag}`);
+      return el("span", { className: flag && flag !== "no mask" ? "score flagged" : "score" }, `${label} `, el("b", {}, text), flag && ` ${flag}`);
     }
 
     redraw(which) {

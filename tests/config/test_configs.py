@@ -49,7 +49,9 @@ def test_every_part_is_selectable_by_name_and_describes_itself(group: str) -> No
 
 def test_a_run_without_an_experiment() -> None:
     config = check(
-        compose_config(["dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient]", "metrics=[pafl]"])
+        compose_config(
+            ["dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient]", "metrics=[pafl]"]
+        )
     )
     assert config["name"] == "custom" and list(config["methods"]) == ["gradient"]
 
@@ -92,7 +94,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=lambda v: " ".join(v)[-40:] if isinstance(v, list) else None)
+@pytest.mark.parametrize(
+    ("words", "message"), MISTAKES, ids=lambda v: " ".join(v)[-40:] if isinstance(v, list) else None
+)
 def test_mistakes_get_one_sentence(
     words: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_output_contract(finished: Path) -> None:
     run = latest(finished)
-    for name in ("config.yaml", "run.json", "run.log", "claims.csv", "report.html", "tables/summary.csv", "tables/model.csv"):
+    for name in (
+        "config.yaml",
+        "run.json",
+        "run.log",
+        "claims.csv",
+        "report.html",
+        "tables/summary.csv",
+        "tables/model.csv",
+    ):
         assert (run / name).exists(), name
     scores = pd.read_parquet(run / "tables" / "scores.parquet")
     assert list(scores.columns) == SCORES
@@ -69,7 +77,9 @@ def test_the_controls_reach_their_ceilings(finished: Path) -> None:
     means = cell.groupby("metric")["value"].mean()
     assert means["pafl"] == pytest.approx(0.686, abs=0.02)
     assert means["piou"] == pytest.approx(0.82, abs=0.02)
-    paper = scores[(scores["method"] == "oracle") & (scores["metric"] == "pafl") & scores["variant"].str.startswith("paper")]
+    paper = scores[
+        (scores["method"] == "oracle") & (scores["metric"] == "pafl") & scores["variant"].str.startswith("paper")
+    ]
     assert paper["value"].dropna().min() > 0.99
 
 
@@ -92,7 +102,9 @@ def test_adding_a_metric_recomputes_no_method(finished: Path) -> None:
 
 def test_plan_counts_and_stops(finished: Path) -> None:
     before = latest(finished)
-    done = subprocess.run([COMMAND, *SMOKE, "plan=true"], cwd=finished, env=command_env(finished), capture_output=True, text=True)
+    done = subprocess.run(
+        [COMMAND, *SMOKE, "plan=true"], cwd=finished, env=command_env(finished), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "in all: 24 images" in done.stdout and "gradient" in done.stdout
     assert latest(finished) == before
@@ -120,13 +132,17 @@ def test_killed_at_random_moments_it_resumes_to_the_same_bytes(finished: Path, t
     whole = subprocess.run(words, cwd=finished, env=command_env(finished), capture_output=True, text=True)
     assert whole.returncode == 0, whole.stderr
     for _ in range(3):
-        process = subprocess.Popen(words, cwd=tmp_path, env=command_env(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            words, cwd=tmp_path, env=command_env(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         begun = time.monotonic()
         entries = 0
         goal = moments.randint(1, 120)
         while process.poll() is None and entries < goal and time.monotonic() - begun < 120:
             time.sleep(0.05)
-            entries = sum(1 for _ in (tmp_path / "store").rglob("*.safetensors")) if (tmp_path / "store").exists() else 0
+            entries = (
+                sum(1 for _ in (tmp_path / "store").rglob("*.safetensors")) if (tmp_path / "store").exists() else 0
+            )
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = subprocess.run(words, cwd=tmp_path, env=command_env(tmp_path), capture_output=True, text=True)
@@ -139,7 +155,9 @@ def test_killed_at_random_moments_it_resumes_to_the_same_bytes(finished: Path, t
 def test_two_processes_share_one_store(finished: Path, tmp_path: Path) -> None:
     words = [COMMAND, *SMOKE, "tile=2", "name=twins"]
     env = command_env(tmp_path)
-    twins = [subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    twins = [
+        subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
     assert [p.wait(timeout=300) for p in twins] == [0, 0]
     runs = [p for p in (tmp_path / "outputs" / "twins").iterdir() if not p.is_symlink()]
     assert len(runs) == 2
@@ -180,7 +198,8 @@ class CentreBias(Method):
         return 0.0
     def __call__(self, model, x, target, rng, fitted):
         h, w = x.shape[2:]
-        r = (torch.arange(h, device=x.device) - h / 2).view(-1, 1) ** 2 + (torch.arange(w, device=x.device) - w / 2) ** 2
+        down, right = (torch.arange(n, device=x.device) - n / 2 for n in (h, w))
+        r = down.view(-1, 1) ** 2 + right**2
         return torch.exp(-r / self.width**2).expand(len(x), 1, h, w).clone()
 
 @dataclass
@@ -210,7 +229,12 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path)
         path.write_text(text)
     env = command_env(tmp_path, SALRUN_PLUGINS=str(tmp_path / "mine" / "my_part.py"))
     words = ["--config-dir", "mine", "dataset=textbox", "reasoning=letters", "model=smerf_simple", "name=mine"]
-    words += ["methods=[centre_bias,gradient]", "metrics=[top_left,pafl]", "methods.centre_bias.width=5", "dataset.n_per_bucket=3"]
+    words += [
+        "methods=[centre_bias,gradient]",
+        "metrics=[top_left,pafl]",
+        "methods.centre_bias.width=5",
+        "dataset.n_per_bucket=3",
+    ]
     words += ["model.recipes.fast.epochs=1", "model.recipes.fast.epoch_images=300", "model.recipes.fast.restarts=1"]
     words += ["model.accept_unverified=true", "device=cpu"]
     done = subprocess.run([COMMAND, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
@@ -223,14 +247,20 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path)
         [COMMAND, *words, *target], cwd=tmp_path / "mine", env=command_env(tmp_path), capture_output=True, text=True
     )
     assert again.returncode == 2 and "centre_bias" in again.stderr  # without the plug-in the name is unknown
-    wrong = subprocess.run([COMMAND, *words, "methods.centre_bias.widht=5"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    wrong = subprocess.run(
+        [COMMAND, *words, "methods.centre_bias.widht=5"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert wrong.returncode == 2 and "did you mean width" in wrong.stderr
 
 
 def test_a_fault_of_ours_is_one_line_with_a_log(tmp_path: Path) -> None:
-    (tmp_path / "broken_part.py").write_text(USERS["my_part.py"].replace("return torch.exp", "raise ValueError('boom')  #"))
+    (tmp_path / "broken_part.py").write_text(
+        USERS["my_part.py"].replace("return torch.exp", "raise ValueError('boom')  #")
+    )
     env = command_env(tmp_path, SALRUN_PLUGINS=str(tmp_path / "broken_part.py"))
-    done = subprocess.run([COMMAND, *SMOKE, "methods=[centre_bias]"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [COMMAND, *SMOKE, "methods=[centre_bias]"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 1
     line = done.stderr.strip().splitlines()[-1]
     assert "unexpected ValueError: boom" in line and "Traceback" not in done.stderr
@@ -242,7 +272,12 @@ def test_a_fault_of_ours_is_one_line_with_a_log(tmp_path: Path) -> None:
 
 def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [COMMAND, *SMOKE, "tile=1"], cwd=tmp_path, env=command_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [COMMAND, *SMOKE, "tile=1"],
+        cwd=tmp_path,
+        env=command_env(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while process.poll() is None and not (tmp_path / "store" / "scores").exists():
         time.sleep(0.05)

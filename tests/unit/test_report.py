@@ -124,6 +124,15 @@ def test_verification_of_one_or_several_models(run: Path, verification: object, 
     assert ("flips 0.5 &lt; 0.95" in html) == ("not verified" in said)
 
 
+def test_scores_through_a_view_per_method_share_a_name() -> None:
+    rows = [("pafl", "a", "code:gray"), ("pafl", "b", "code:seismic"), ("pafl", "a", "text:gray"), ("gini", "a", "sum"),
+            ("iou", "a", "gray"), ("iou", "a", "seismic"), ("iou", "b", "gray"), ("confidence", "-", None)]  # fmt: skip
+    names, views = gallery.name_scores(pd.DataFrame(rows, columns=["metric", "method", "variant"]))
+    expected = ["pafl · code", "pafl · code", "pafl · text", "gini"]
+    assert list(names) == [*expected, "iou · gray", "iou · seismic", "iou · gray", "confidence"]
+    assert list(views) == ["gray", "seismic", "gray", "sum", "", "", "", ""]
+
+
 def test_quantise_keeps_nan_apart_and_survives_empty_and_infinite_maps() -> None:
     plane = np.zeros((4, 2, 2), np.float32)
     plane[1] = [[1, -2], [np.nan, 0.5]]

@@ -34,7 +34,9 @@ def test_architectures() -> None:
     assert hard[: list(dict(hard.named_children())).index("flatten")](x).shape == (1, 64, 3, 3)
     glorot(simple, generator(0, "init/0"))
     limit = (6 / (3 * 9 + 32 * 9)) ** 0.5
-    assert simple.conv1.weight.abs().max() <= limit and simple.conv1.weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.1)
+    assert simple.conv1.weight.abs().max() <= limit and simple.conv1.weight.std().item() == pytest.approx(
+        limit / 3**0.5, rel=0.1
+    )
     assert not any(p.any() for n, p in simple.named_parameters() if n.endswith("bias"))
 
 
@@ -108,7 +110,11 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
     assert second.source == "stored"
     assert first.classifier.fingerprint == second.classifier.fingerprint
     assert recipe().obtain(data, 1, store, CPU).classifier.fingerprint != first.classifier.fingerprint
-    (path,) = [p for p in (tmp_path / "model").rglob("*.safetensors") if json.loads(p.with_suffix(".json").read_text())["identity"]["seed"] == 0]
+    (path,) = [
+        p
+        for p in (tmp_path / "model").rglob("*.safetensors")
+        if json.loads(p.with_suffix(".json").read_text())["identity"]["seed"] == 0
+    ]
     card = json.loads(path.with_suffix(".json").read_text())
     assert card["verification"]["accuracy"] == pytest.approx(first.verification.accuracy, abs=1e-4)
     assert not list(tmp_path.rglob("*.state"))
@@ -124,9 +130,17 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
 
 
 def test_verification_names_what_fails() -> None:
-    check = Verification("validation", 0.97, {"1": 1.0, "9": 0.85}, {"1-7": 0.9, "2-8": 0.92}, {"accuracy": 0.98, "group": 0.9, "flips": 0.95})
+    check = Verification(
+        "validation",
+        0.97,
+        {"1": 1.0, "9": 0.85},
+        {"1-7": 0.9, "2-8": 0.92},
+        {"accuracy": 0.98, "group": 0.9, "flips": 0.95},
+    )
     assert not check.passed
-    assert check.reason == "validation accuracy 0.970 < 0.98, accuracy in group 9 0.850 < 0.9, paired flips 0.910 < 0.95"
+    assert (
+        check.reason == "validation accuracy 0.970 < 0.98, accuracy in group 9 0.850 < 0.9, paired flips 0.910 < 0.95"
+    )
 
 
 class Box1(nn.Module):
@@ -157,7 +171,9 @@ def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
     checkpoint.save_checkpoint(path, module, {"recipe": "fast"})
     again = smerf_cnn("simple")
     assert checkpoint.load_checkpoint(path, again)["recipe"] == "fast"
-    assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True)
+    )
     with pytest.raises(SalrunError, match="another architecture"):
         checkpoint.load_checkpoint(path, smerf_cnn("complex"))
     good = path.read_bytes()

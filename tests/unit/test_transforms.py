@@ -112,7 +112,7 @@ def test_rotation_by_right_angles_moves_pixels():
 
 def test_resizing_keeps_place_and_loses_detail():
     stripes = (torch.arange(224) % 2).float().expand(1, 1, 224, 224)
-    assert coarser(stripes, 32).std() < 0.01 * stripes.std()
+    assert coarser(stripes, 32).std() < 0.05 * stripes.std()
     ramp = torch.linspace(0, 1, 224).expand(1, 1, 224, 224)
     torch.testing.assert_close(coarser(ramp, 64)[..., 8:-8], ramp[..., 8:-8], atol=1e-3, rtol=0)
     assert coarser(torch.rand(1, 3, 32, 32), 128).shape == (1, 3, 32, 32)

@@ -12,7 +12,8 @@ A *condition* says what differs from the paper's main models (`plain`: black bac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,8 @@ def select(scores: pd.DataFrame) -> pd.DataFrame:
     kept = pd.Series(False, index=scores.index)
     for condition, (_, reading, scale) in best.items():
         kept |= (scores["condition"] == condition) & (scores["reading"] == reading) & (scores["scale"] == scale)
-    return split_variant(scores[kept])
+    modes = split_variant(scores[["variant"]].drop_duplicates())
+    return scores[kept].merge(modes, on="variant")
 
 
 def cells(selected: pd.DataFrame) -> list[list[Cell]]:
@@ -214,7 +216,8 @@ def bucket_table(cells: Iterable[Cell], mode: str, draws: int) -> pd.DataFrame:
 
 def over_buckets(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """`mean`, `std` (population) and `min` over buckets: columns (metric, method). Undefined buckets are left out."""
-    codes, keys = table.columns.droplevel(["setting", "bucket"]).factorize()
+    codes, unique = table.columns.droplevel(["setting", "bucket"]).factorize()
+    keys = pd.MultiIndex.from_tuples(unique, names=["metric", "method"])
     values = table.to_numpy()
     found: dict[str, list[np.ndarray]] = {"mean": [], "std": [], "min": []}
     for k in range(len(keys)):
@@ -283,6 +286,12 @@ def _matched(buckets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def all_evidence(run: Path, draws: int = DRAWS) -> list[Measured]:
     """One Measured per seed; with enough seeds the interval is over seeds and needs no draws."""
+    files = [run / "tables" / name for name in ("scores.parquet", "model.csv")]
+    return _evidence_of(run, draws, tuple(f.stat().st_mtime_ns for f in files if f.is_file()))
+
+
+@lru_cache(maxsize=1)  # tables, figures and claims of a run all start from here
+def _evidence_of(run: Path, draws: int, stamps: tuple[int, ...]) -> list[Measured]:
     selected = select(read_scores(run))
     seeds = cells(selected)
     known = accuracies(run, selected)
@@ -451,7 +460,7 @@ def _counts(cells: Sequence[Cell], mode: str) -> pd.DataFrame:
                 part.assign(condition=cell.condition, setting=cell.setting, bucket=bucket, images=len(table))
             )
     rows = pd.concat(parts, ignore_index=True)
-    both = [b in BOTH_PRESENT[s] for s, b in zip(rows["setting"], rows["bucket"], strict=True)]
+    both = np.array([b in BOTH_PRESENT[s] for s, b in zip(rows["setting"], rows["bucket"], strict=True)])
     pooled = [rows[rows["setting"].isin(chosen)].assign(pool=pool) for pool, chosen in POOLS.items()]
     pooled += [rows[rows["setting"].isin(POOLS[p]) & both].assign(pool=f"{p}_both") for p in ("simple", "complex")]
     every = pd.concat(pooled, ignore_index=True)

@@ -82,7 +82,7 @@ def _(e: Evidence) -> pd.DataFrame:
 @claim(
     "Y4",
     "yona",
-    "the fine-tuned network looks more at the half that decides than the pretrained; a random one at both (0.5 +- 0.05)",
+    "the fine-tuned network looks more at the half that decides than the pretrained; a random one at both (0.5 +- .05)",
     text=True,
 )
 def _(e: Evidence) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from safetensors.numpy import load_file
 
 from salrun.papers.style import PALETTE, SIGNED, WIDTH, figure, house, look, save
@@ -32,7 +33,6 @@ from salrun.papers.yona.tables import (
     means_table,
     methods_of,
 )
-from salrun.stats.bootstrap import DRAWS
 from salrun.tables import read_scores
 
 TITLES = {
@@ -42,6 +42,7 @@ TITLES = {
     "pretrained": {PAIRS: "pretrained"},
 }
 FEW, MORE = 4, 10
+DRAWS = 2_000
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ def write_figures(run: Path, draws: int = DRAWS) -> list[Path]:
     means = means_table(scores, e, seed)
     into = run / "figures"
     paths = figure_effects(effects_table(e), into / "yona_effects")
-    for experiment, models in ((HALVES, ("digits", "halves")), (SANITY, ("trained",))):
-        steps = cascade_table(means, experiment, models)
+    cascades: dict[str, tuple[str, ...]] = {HALVES: ("digits", "halves"), SANITY: ("trained",)}
+    for experiment, trained in cascades.items():
+        steps = cascade_table(means, experiment, trained)
         paths += figure_cascade(steps, methods_of(e), into / f"yona_cascade_{OWN[experiment]}")
     maps = maps_of(run)
     if HALVES in maps:
@@ -155,13 +157,14 @@ def figure_models(maps: Maps, models: tuple[str, ...], methods: tuple[str, ...],
     return save(fig, pd.DataFrame(drawn), stem)
 
 
-def _bare(ax) -> None:  # type: ignore[no-untyped-def]
+def _bare(ax: Axes) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     ax.grid(False)
+    ax.spines[:].set_visible(False)
 
 
-def _picture(ax, maps: Maps, row: int) -> None:  # type: ignore[no-untyped-def]
+def _picture(ax: Axes, maps: Maps, row: int) -> None:
     ax.imshow(maps.pictures[row])
     _bare(ax)
 
@@ -201,6 +204,7 @@ def figure_effects(table: pd.DataFrame, stem: Path) -> list[Path]:
         )  # fmt: skip
     ax.axvline(0.0, color="#888888", linewidth=0.8)
     ax.set_yticks([-i for i in range(len(names))], names)
+    ax.set_ylim(0.5 - len(names), 0.5)
     ax.set_xlabel("difference of means (95% interval over images)")
     fig.legend(loc="outside upper center", ncols=min(len(methods), 5))
     return save(fig, table, stem)
