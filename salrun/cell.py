@@ -193,7 +193,11 @@ def facts(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Any]:
         "models": {n: {"source": f.source, "fingerprint": f.classifier.fingerprint} for n, f in obtained.items()},
         "methods": {p.name: {**p.config, "view": p.view.name, "target": p.target} for p in cell.methods},
         "metrics": {
-            "/".join(filter(None, [m.name, m.variant])): {**m.config, "view": getattr(m.view, "name", m.view)}
+            "/".join(filter(None, [m.name, m.variant])): {
+                **m.config,
+                "view": getattr(m.view, "name", m.view),
+                "direction": m.metric.direction,
+            }
             for m in cell.metrics
         },
     }

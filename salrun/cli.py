@@ -131,7 +131,12 @@ def experiment(argv: list[str]) -> int:
 
     sys.argv = ["salrun", *argv]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+    if FAILED:
+        raise FAILED.pop()
     return 0
+
+
+FAILED: list[Exception] = []  # of a single run: Hydra would print a line of its own about a raised one
 
 
 def prepare_imports(argv: Sequence[str] = ()) -> None:
@@ -158,6 +163,7 @@ def config_dirs(argv: Sequence[str]) -> list[str]:
 def job(cfg: object) -> None:
     """What Hydra calls, in this process or in a launcher's: one cell."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
     from omegaconf import DictConfig
 
     from salrun.build import check
@@ -173,13 +179,14 @@ def job(cfg: object) -> None:
         from salrun.cell import run as run_cell
 
         run_cell(config, out, "salrun " + " ".join(map(_quoted, overrides)))
-    except SalrunError:
-        raise
     except Exception as fault:
-        with open(out / "run.log", "a", encoding="utf-8") as log:
-            log.write("".join(traceback.format_exception(fault)))
-        fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
-        raise
+        if not isinstance(fault, SalrunError):
+            with open(out / "run.log", "a", encoding="utf-8") as log:
+                log.write("".join(traceback.format_exception(fault)))
+            fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
+        if settings.mode is not RunMode.RUN:
+            raise
+        FAILED.append(fault)
 
 
 def _quoted(word: str) -> str:

@@ -20,7 +20,8 @@ from salrun.errors import SalrunError, near, unknown
 from salrun.registry import conf_dir, names
 
 FLAGS_WITH_VALUE = frozenset(
-    "--config-dir -cd --config-name -cn --config-path -cp --package -p --info -i --cfg -c --experimental-rerun".split()
+    {"--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p"}
+    | {"--info", "-i", "--cfg", "-c", "--experimental-rerun"}
 )
 MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 

@@ -33,6 +33,8 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
     room = MOST_OF_OTHERS // (2 * height * width * len(planes))  # images of further models
     index: dict[str, list] = {"image_id": [], "group": [], "label": [], "prediction": []}
     masks: dict[str, list] = {name: [] for name in cell.dataset.mask_names}
+    roles: dict[str, list] = {name: [] for name in cell.dataset.mask_names}
+    role_names = {number: name for name, number in ROLES.items()}
     for tile in work[::every] if every > 1 else work:
         result = stages.open(tile)
         batch = result.batch
@@ -48,6 +50,8 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
         index["prediction"] += result.prediction.tolist()
         for name in masks:
             masks[name] += [_box(m) for m in batch.masks[name].cpu()]
+            given = batch.roles[name].tolist() if name in batch.roles else [0] * len(batch)
+            roles[name] += [role_names[r] for r in given]
         stages.close(tile)
     pixels = torch.cat(pictures)
     if pixels.shape[-1] == 1:
@@ -58,7 +62,7 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
             joined = {name: torch.cat([part[name] for part in parts]).contiguous() for name in ("plane", "scale")}
             write_atomic(out / "maps" / model / f"{method}.safetensors", serialise(joined))
     methods = [{"name": p.name, "label": p.label, "signed": p.method.signed} for p in cell.methods]
-    content = {**index, "methods": methods, "masks": masks, "classes": list(cell.dataset.classes)}
+    content = {**index, "methods": methods, "masks": masks, "roles": roles, "classes": list(cell.dataset.classes)}
     write_atomic(out / "maps" / "index.json", json.dumps(content).encode())
 
 

@@ -192,7 +192,8 @@ def join(runs: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
         row = unique[clash].iloc[0]
         raise SalrunError(
             f"these runs do not fit together: {row['experiment']} seed {row['seed']} scale {row['scale']} "
-            f"image {row['image_id']} {row['method']} {row['metric']} has different values; collect runs of one configuration"
+            f"image {row['image_id']} {row['method']} {row['metric']} has different values; collect runs of one "
+            f"configuration"
         )
     files = [r / "tables" / "curves.parquet" for r in runs]
     curves = [pd.read_parquet(f) for f in files if f.exists()]

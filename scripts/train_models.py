@@ -79,9 +79,10 @@ def train(name: str, overrides: list[str], device: torch.device) -> bool:
     begun = time.monotonic()
     card = recipe.train_to(path, data, config["seed"], device, Store(Path(config["cache_dir"])))
     verdict = card["verification"]
+    outcome = "passed" if verdict["passed"] else f"FAILED: {verdict['reason']}"
     print(
         f"{name}: accuracy {verdict['accuracy']}, worst group {min(verdict['groups'].values())}, "
-        f"flips {verdict['flip_rate']}, {time.monotonic() - begun:.0f} s, {'passed' if verdict['passed'] else 'FAILED: ' + verdict['reason']}"
+        f"flips {verdict['flip_rate']}, {time.monotonic() - begun:.0f} s, {outcome}"
     )
     if not verdict["passed"]:
         path.unlink()

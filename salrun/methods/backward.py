@@ -130,6 +130,7 @@ class Op:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     operands: list[Tensor]
+    in_place: bool = False  # the network asked for its first operand to be overwritten
     kind: str | None = None
     cap: float = float("inf")  # where a ReLU saturates (ReLU6)
     terms: list[tuple[Tensor, float]] = field(default_factory=list)  # operands and coefficients of a sum
@@ -268,7 +269,7 @@ class Run(TorchFunctionMode):
             args = args[:position] + (False,) * (len(args) > position) + args[position + 1 :]
             kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
         operands = [t for t in _tensors((args, kwargs)) if self.lane(t) is not None]
-        op = Op(self, name, functional, args, kwargs, operands)
+        op = Op(self, name, functional, args, kwargs, operands, target is not None)
         value = self._apply(op)
         if target is None or value is self._current(target):
             return value

@@ -6,6 +6,7 @@ that sum_i m_i d_i is the same at every level; linear operators need nothing but
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -40,11 +41,12 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
         def back(m: Tensor) -> tuple[Tensor]:
             x0, y0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
             dx = x - x0
-            return (m * torch.where(dx.abs() < near, slope(x if slope_at == "input" else x0), (y - y0) / dx),)
+            ratio = (y - y0).div_(dx)
+            return (torch.where(dx.abs_() < near, slope(x if slope_at == "input" else x0), ratio).mul_(m),)
 
         def slope(point: Tensor) -> Tensor:
             if op.kind == "relu":
-                return ((point > 0) & (point < op.cap)).to(point.dtype)
+                return point > 0 if op.cap == math.inf else (point > 0) & (point < op.cap)
             value, pull = pullback(lambda v: op.at(lambda _: v), point)
             return pull(torch.ones_like(value))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from salrun.methods.backward import Op, Rules, Step, explain, ordinary, starts
@@ -26,18 +28,23 @@ def _rules(name: str, relu: Callable[[Op], Step]) -> Rules:
 
 def positive_signal(op: Op) -> Step:
     """s -> s+."""
-    return Step(op(), [op.x], lambda s: (s.clamp(min=0),))
+    return Step(_value(op), [op.x], lambda s: (s.relu(),))
 
 
 def positive_and_active(op: Op) -> Step:
     """s -> s+ [x > 0] (for ReLU6: [0 < x < 6])."""
-    y = op()
+    y = _value(op)
 
     def back(s: Tensor) -> tuple[Tensor]:
-        active = y > 0 if op.cap == float("inf") else (y > 0) & (y < op.cap)
-        return (s.clamp(min=0) * active,)
+        passed = torch.ops.aten.threshold_backward(s.relu(), y, 0)  # s+ [y > 0]
+        return (passed if op.cap == math.inf else passed.masked_fill_(y >= op.cap, 0),)
 
     return Step(y, [op.x], back)
+
+
+def _value(op: Op) -> Tensor:
+    """The ReLU, in place where the network has it so: these rules do not look at what was there before."""
+    return op.x.detach().clamp_(0, op.cap) if op.in_place else op()
 
 
 @dataclass

@@ -240,7 +240,8 @@ class Recipe:
             if not self.accept_unverified:
                 raise SalrunError(
                     f"model '{self.name}' fails verification: {verification.reason}; explaining it would say nothing "
-                    f"about the methods. Train another (seed=..., model.recipe=paper) or go on with model.accept_unverified=true"
+                    f"about the methods. Train another (seed=..., model.recipe=paper) or go on with "
+                    f"model.accept_unverified=true"
                 )
             deviations.append(f"UNVERIFIED MODEL, accepted by model.accept_unverified=true: {verification.reason}")
         model.requires_grad_(False)

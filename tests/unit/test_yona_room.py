@@ -216,9 +216,10 @@ def test_seeds_and_strange_tables() -> None:
         tables.evidence(halves().assign(experiment="tomsett_cifar10"))
     with pytest.raises(SalrunError, match="one model and its others are expected, got mnist_cnn, another"):
         tables.evidence(pd.concat([halves(), halves().replace({"model": {"mnist_cnn": "another"}})]))
+    again = halves()
+    other_view = again.assign(variant=again["variant"].str.replace(":sum", ":max_abs"))
     with pytest.raises(SalrunError, match="one view at a time"):
-        again = halves()
-        tables.evidence(pd.concat([again, again.assign(variant=again["variant"].str.replace(":sum", ":max_abs"))]))
+        tables.evidence(pd.concat([again, other_view]))
 
 
 def test_sanity_checks_sort_the_methods() -> None:
@@ -547,8 +548,8 @@ def keep_maps(folder: Path, experiment: str, groups: list[str], models: list[str
 def test_figures_1_to_7_of_collected_runs(tmp_path: Path) -> None:
     models = {HALVES: ["", "random_0"], SHAPES: ["", "digits", "random_0"], PAIRS: ["", "pretrained", "random_0"]}
     groups = {HALVES: ["intact"] * 5, SHAPES: ["circle", "nothing", "circle", "rectangle"], PAIRS: ["acorn", "banana"]}
-    for name in models:
-        keep_maps(tmp_path / name, name, groups[name], models[name], (8, 16) if name == PAIRS else (8, 8))
+    for name, kept in models.items():
+        keep_maps(tmp_path / name, name, groups[name], kept, (8, 16) if name == PAIRS else (8, 8))
     joined = tmp_path / "joined"
     (joined / "tables").mkdir(parents=True)
     pd.concat([halves(), shapes(), pairs()]).to_parquet(joined / "tables" / "scores.parquet")

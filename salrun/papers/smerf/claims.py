@@ -76,7 +76,7 @@ class Scope:
         for condition in self.conditions:
             for name in self.of:
                 have = [s for s in POOLS.get(name, (name,)) if s in e.settings(condition)]
-                if name in POOLS and len(have) < len(POOLS[name]):
+                if 0 < len(have) < len(POOLS.get(name, ())):
                     where = "" if condition == "plain" else f" under {condition}"
                     said.append(f"pooled over {_and(have)} only{where}; the paper pools {_and(POOLS[name])}")
         readings = sorted({c.reading for c in self.cells(e)} - {tables.RECOMMENDED})
@@ -109,7 +109,7 @@ def stated(
 
         def paper(e: Evidence) -> Found:
             assert isinstance(e, Measured)
-            return code(e if e.paper is None else e.paper)
+            return code(e.paper or replace(e, mode="paper"))
 
         SCOPES[id] = SCOPES[f"{id}.paper"] = scope
         claim(id, "smerf", statement, any_of=any_of, text=text)(code)
@@ -572,13 +572,13 @@ TOY = {"PAFL": 0.75, "SAFL": 0.24, "PIOU": 1.0, "SIOU": 0.0, "K": 247.0}
 
 @stated("fig14.T", "toy map: PAFL .75, SAFL .24, PIOU 1, SIOU 0, K = 247 (to 0.01)", text=True)
 def _(e: Measured) -> pd.DataFrame:
-    measured = maps.toy_scores("code" if e.paper is not None else "paper")
+    measured = maps.toy_scores(e.mode)
     margins = pd.Series({name: 0.01 - abs(measured[name] - value) for name, value in TOY.items()})
     return pd.DataFrame([margins, margins])
 
 
 def _toy_sweep(e: Measured, background: float) -> pd.DataFrame:
-    return maps.toy_sweep("code" if e.paper is not None else "paper", background)
+    return maps.toy_sweep(e.mode, background)
 
 
 @stated("fig16.T1", "toy map: a brighter secondary object lowers PAFL and raises SAFL, their sum about 1", text=True)

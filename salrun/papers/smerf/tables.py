@@ -12,7 +12,7 @@ A *condition* says what differs from the paper's main models (`plain`: black bac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -188,6 +188,7 @@ class Measured(Evidence):
 
     cells: tuple[Cell, ...] = ()
     paper: Measured | None = None
+    mode: str = "code"
     printed: bool = False  # the paper's own numbers: gaps are no fault
 
     def settings(self, condition: str) -> tuple[str, ...]:
@@ -269,9 +270,10 @@ def evidence(own: Sequence[Cell], accuracies: pd.DataFrame | None = None, draws:
         if "plain" in buckets:
             tables["bucket"] = buckets["plain"]
         readings.append(tables)
-    code, paper = (Measured(t, sum(c.images for c in own), cells=tuple(own)) for t in readings)
+    images = sum(c.images for c in own)
+    code, paper = (Measured(t, images, cells=tuple(own), mode=m) for t, m in zip(readings, MODES, strict=True))
     known = {} if accuracies is None or accuracies.empty else {"accuracy": accuracy_table(accuracies, draws)}
-    return Measured({**code.tables, **known}, code.images, cells=code.cells, paper=paper)
+    return replace(code, tables={**code.tables, **known}, paper=paper)
 
 
 def _matched(buckets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from safetensors.numpy import load_file
 
 from salrun.files import write_atomic
@@ -46,6 +47,12 @@ def extremes(cell: Cell, kept: pd.Index) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["metric", "place", "method", "mean", "end", "image_id", "value"])
 
 
+def coloured(plane: np.ndarray) -> np.ndarray:
+    """(H, W, 3) bytes: the magnitude over its largest, in colours."""
+    magnitude = np.abs(plane.astype(np.float32))
+    return (255 * colormaps[UNSIGNED](magnitude / max(float(magnitude.max()), 1e-30))[..., :3]).astype(np.uint8)
+
+
 @house()
 def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
     """A gallery of extremes, and an index of it as JSON.
@@ -61,18 +68,15 @@ def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
     images = load_file(maps / "images.safetensors")["x"]
     wanted = [m for m in dict.fromkeys([*table["method"], *BESIDE]) if (maps / f"{m}.safetensors").is_file()]
     planes = {m: load_file(maps / f"{m}.safetensors")["plane"] for m in wanted}
-    width = 2 + len(BESIDE)
     lines = list(table.groupby(["metric", "place"], sort=False))
-    fig, axes = figure(len(lines), 2 * width, height=0.95)
+    fig, axes = figure(len(lines), 2, height=1.0)
     for line, ((metric, where), part) in zip(axes, lines, strict=True):
-        for start, (_, item) in zip((0, width), part.iterrows(), strict=False):
+        for ax, (_, item) in zip(line, part.iterrows(), strict=False):
             row = place[item["image_id"]]
-            line[start].imshow(images[row])
-            line[start].set_title(f"{item['end']} {item['value']:.3g}", fontsize=6)
-            for ax, method in zip(line[start + 1 :], (item["method"], *BESIDE), strict=False):
-                if method in planes:
-                    ax.imshow(np.abs(planes[method][row].astype(np.float32)), cmap=UNSIGNED)
-                    ax.set_title(LABELS.get(method, method), fontsize=6)
+            shown = [m for m in dict.fromkeys([item["method"], *BESIDE]) if m in planes]
+            ax.imshow(np.concatenate([images[row], *(coloured(planes[m][row]) for m in shown)], axis=1))
+            names = ", ".join(LABELS.get(m, m) for m in shown)
+            ax.set_title(f"{item['end']} {metric} {item['value']:.3g}; {names}", fontsize=6)
         line[0].set_ylabel(f"{metric}\n{where}", fontsize=6)
     for ax in axes.flat:
         ax.set_xticks([])
