@@ -16,6 +16,7 @@ from torch import Tensor
 from salrun.build import Cell, MethodPart
 from salrun.files import write_atomic
 from salrun.stages import Result, Stages, Tile
+from salrun.types import ROLES
 
 MOST = 240  # images kept for the gallery
 MOST_OF_OTHERS = 512 << 20  # bytes of other models' maps

@@ -60,6 +60,7 @@ _MEMBERS = {
     "cuda requires_grad_",
 }
 _KINDS = {name: kind for kind, names in _MEMBERS.items() for name in names.split()}
+_SIZED = ("view", "view_as", "reshape", "reshape_as", "expand", "expand_as", "unflatten", "squeeze", "repeat", "tile")
 _POINTWISE = ("scale", "add", "shape")  # what may lie between the image and its first layer
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -86,7 +87,7 @@ class Lane:
     node: Any = None  # its grad_fn, as the engine made it
     now: Tensor | None = None  # what an in-place operator made of it
     overwritten: weakref.ref[Tensor] | None = None  # who of all that share its memory was written to
-    reference: Tensor | None = None  # the same activation for the reference image
+    reference: Tensor | None = None  # the same activation for the references: a row for each image, or one for all
     first: bool = False  # it is the image itself, up to scaling, shifting and reshaping
     box: tuple[Tensor, Tensor] | None = None  # the least and the greatest image, in the same form
     affine: tuple[Affine, Tensor] | None = None  # the layer that made it, and that layer's input
@@ -318,9 +319,20 @@ class Run(TorchFunctionMode):
             value = _Attach.apply(step.back, step.value, *step.inputs)
         with torch.no_grad():
             if op.reference is None and self.known(op.x).reference is not None:
-                op.reference = op.at(self.reference)
+                op.reference = self._beside(op)
             self._mark(op, value)
         return value
+
+    def _beside(self, op: Op) -> Any:
+        """The operator's value for the reference.
+
+        A reference that all images share has one row and broadcasts. Reshaping may name the number of images, so there
+        it is spread out first, and gathered again where the copy was avoided (stride 0).
+        """
+        if op.name not in _SIZED:
+            return op.at(self.reference)
+        spread = op.at(lambda t: self.reference(t).expand(t.shape))
+        return _map(spread, lambda v: v[:1] if v.stride(0) == 0 else v)
 
     def _look(self, op: Op) -> Any:
         """An operator without a rule may only ask (for a shape, a comparison), not compute."""

@@ -36,7 +36,7 @@ def positive_and_active(op: Op) -> Step:
     y = _value(op)
 
     def back(s: Tensor) -> tuple[Tensor]:
-        passed = torch.ops.aten.threshold_backward(s.relu(), y, 0)  # s+ [y > 0]
+        passed = torch.ops.aten.threshold_backward(s, y, 0).relu_()  # s [y > 0], then its positive part
         return (passed if op.cap == math.inf else passed.masked_fill_(y >= op.cap, 0),)
 
     return Step(y, [op.x], back)
@@ -44,7 +44,9 @@ def positive_and_active(op: Op) -> Step:
 
 def _value(op: Op) -> Tensor:
     """The ReLU, in place where the network has it so: these rules do not look at what was there before."""
-    return op.x.detach().clamp_(0, op.cap) if op.in_place else op()
+    if not op.in_place:
+        return op()
+    return op.x.detach().relu_() if op.cap == math.inf else op.x.detach().clamp_(0, op.cap)
 
 
 @dataclass

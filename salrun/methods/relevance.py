@@ -31,7 +31,7 @@ def z_rule(layer: Affine, x: Tensor, z: Tensor) -> Back:
 
 def epsilon_rule(layer: Affine, x: Tensor, z: Tensor, epsilon: float) -> Back:
     """R_i = x_i sum_j w_ij R_j / (z_j + epsilon sgn(z_j)), sgn(0) = 1."""
-    return lambda r: x * layer.transpose(r / torch.where(z < 0, -epsilon, epsilon).add_(z), layer.weight, x)
+    return lambda r: x * layer.transpose(r / torch.copysign(z.new_full((), epsilon), z).add_(z), layer.weight, x)
 
 
 def alpha_beta_rule(

@@ -114,7 +114,9 @@ def stated(
         SCOPES[id] = SCOPES[f"{id}.paper"] = scope
         claim(id, "smerf", statement, any_of=any_of, text=text)(code)
         if readings:
-            claim(f"{id}.paper", "smerf", f"{statement} [metrics as the text defines them]", any_of=any_of, text=text)(paper)
+            claim(f"{id}.paper", "smerf", f"{statement} [metrics as the text defines them]", any_of=any_of, text=text)(
+                paper
+            )
         return measure
 
     return register
@@ -134,16 +136,22 @@ def _pool(
     return pick(e[table], condition=condition, pool=pool, metric=metric, method=list(methods))[list(methods)]
 
 
-def _drop(e: Measured, metric: str, methods: Sequence[str], table: str = "mean", condition: str = "plain") -> pd.DataFrame:
+def _drop(
+    e: Measured, metric: str, methods: Sequence[str], table: str = "mean", condition: str = "plain"
+) -> pd.DataFrame:
     """From simple to complex settings."""
-    return _pool(e, "simple", metric, methods, table, condition) - _pool(e, "complex", metric, methods, table, condition)
+    return _pool(e, "simple", metric, methods, table, condition) - _pool(
+        e, "complex", metric, methods, table, condition
+    )
 
 
 def _present(e: Measured, settings: Sequence[str]) -> list[str]:
     return [s for s in settings if s in e.settings("plain")]
 
 
-def _lines(e: Measured, chosen: tables.Lines, setting: str, metric: str, methods: Sequence[str]) -> dict[str, pd.DataFrame]:
+def _lines(
+    e: Measured, chosen: tables.Lines, setting: str, metric: str, methods: Sequence[str]
+) -> dict[str, pd.DataFrame]:
     return {name: line(e["bucket"], setting, b, metric, methods) for name, b in chosen[setting].items()}
 
 
@@ -217,7 +225,12 @@ def _(e: Measured) -> Margin:
     return Margin(HALF - wrong, HALF - wrong, HALF - wrong)
 
 
-@stated("table2.T", "24,000, 16,000, 36,000 and 4 x 150,000 training, 6,000 or 4,000 validation images", text=True, readings=False)
+@stated(
+    "table2.T",
+    "24,000, 16,000, 36,000 and 4 x 150,000 training, 6,000 or 4,000 validation images",
+    text=True,
+    readings=False,
+)
 def _(e: Measured) -> Margin:
     counts = tables.table_2()
     wrong = float((counts["images"] != counts["images_printed"]).sum())
@@ -231,12 +244,16 @@ def _accuracy(e: Measured, settings: Sequence[str], all_: bool, condition: str =
     return known.loc[:, overall if all_ else ~overall]
 
 
-@stated("table3.T1", "every bucket of every model has an accuracy of at least 0.90", "simple", "complex", readings=False)
+@stated(
+    "table3.T1", "every bucket of every model has an accuracy of at least 0.90", "simple", "complex", readings=False
+)
 def _(e: Measured) -> pd.DataFrame:
     return _accuracy(e, SETTINGS, False) - 0.90 + EXACT
 
 
-@stated("table3.T2", "the buckets of the simple settings have an accuracy of 1.00 (at least 0.99)", "simple", readings=False)
+@stated(
+    "table3.T2", "the buckets of the simple settings have an accuracy of 1.00 (at least 0.99)", "simple", readings=False
+)
 def _(e: Measured) -> pd.DataFrame:
     return _accuracy(e, POOLS["simple"], False) - 0.99 + EXACT
 
@@ -289,7 +306,9 @@ def others_succeed(e: Measured) -> pd.DataFrame:
     return _pool(e, "simple", "pafl", [m for m in FIFTEEN if m not in WEAK]) - HALF
 
 
-@stated("fig6a.F", "I*G, IG, LRP-z, LRP-eps, LRP-A-flat, DL-RC and DL-R: mean PAFL above 0.5 in simple settings", "simple")
+@stated(
+    "fig6a.F", "I*G, IG, LRP-z, LRP-eps, LRP-A-flat, DL-RC and DL-R: mean PAFL above 0.5 in simple settings", "simple"
+)
 def _(e: Measured) -> pd.DataFrame:
     return _pool(e, "simple", "pafl", SUCCEEDING) - HALF
 
@@ -312,7 +331,9 @@ def _(e: Measured) -> pd.DataFrame:
 def _saturation(e: Measured, methods: Sequence[str]) -> pd.DataFrame:
     def part(setting: str) -> pd.DataFrame:
         one, two, three = _lines(e, BY_OBJECTS, setting, "pafl", methods).values()
-        more = {n: line(e["bucket"], setting, BY_OBJECTS[setting][n], "safl", methods) for n in ("2 objects", "3 objects")}
+        more = {
+            n: line(e["bucket"], setting, BY_OBJECTS[setting][n], "safl", methods) for n in ("2 objects", "3 objects")
+        }
         rise = more["3 objects"] - more["2 objects"]
         return parts(**{"PAFL 1 to 2": one - two, "PAFL 2 to 3": two - three, "SAFL 2 to 3": rise})
 
@@ -324,7 +345,12 @@ def _(e: Measured) -> pd.DataFrame:
     return _saturation(e, SATURATING)
 
 
-@stated("fig6b.T2", "with every further object PAFL falls and SAFL rises (I*G, IG, LRP without B-flat, DeepLIFT)", "simple", text=True)
+@stated(
+    "fig6b.T2",
+    "with every further object PAFL falls and SAFL rises (I*G, IG, LRP without B-flat, DeepLIFT)",
+    "simple",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _saturation(e, [m for m in MID if m != "lrp_b_flat"])
 
@@ -345,7 +371,9 @@ def _(e: Measured) -> pd.DataFrame:
 # -- Figure 7 ----------------------------------------------------------------------------------------------------------
 
 
-@stated("fig7.T1", "DL-R alone has PAFL above 0.5 in every bucket of both simple settings", "simple", whole=True, text=True)
+@stated(
+    "fig7.T1", "DL-R alone has PAFL above 0.5 in every bucket of both simple settings", "simple", whole=True, text=True
+)
 def _(e: Measured) -> pd.DataFrame:
     lowest = pd.concat([_extreme(e, s, FIFTEEN, "min") for s in POOLS["simple"]], axis=1)
     worst = lowest.T.groupby(level=0, sort=False).min().T
@@ -357,13 +385,21 @@ def _(e: Measured) -> pd.DataFrame:
     return _per_setting(e, POOLS["simple"], lambda s: HALF - _extreme(e, s, WEAK, "max"))
 
 
-@stated("fig7.T3", "in complex settings only LRP-eps on Complex-FR succeeds in every bucket", "complex_fr", "complex", text=True)
+@stated(
+    "fig7.T3",
+    "in complex settings only LRP-eps on Complex-FR succeeds in every bucket",
+    "complex_fr",
+    "complex",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     margins = _per_setting(e, POOLS["complex"], lambda s: HALF - _extreme(e, s, FIFTEEN, "min"))
     return margins.assign(**{"complex_fr lrp_epsilon": -margins["complex_fr lrp_epsilon"]})
 
 
-@stated("fig7.T4", "methods succeed in a larger share of simple than of complex buckets", "simple", "complex", text=True)
+@stated(
+    "fig7.T4", "methods succeed in a larger share of simple than of complex buckets", "simple", "complex", text=True
+)
 def _(e: Measured) -> pd.Series:
     simple, complex_ = ([_success(e, s) for s in _present(e, POOLS[p])] for p in ("simple", "complex"))
     return _mean_of(simple) - _mean_of(complex_)
@@ -383,7 +419,9 @@ def focus_drops(e: Measured) -> pd.DataFrame:
     return _drop(e, "pafl", FIFTEEN)
 
 
-@stated("fig8a.T2", "IG, LRP-z, LRP-eps and DeepLIFT narrowly meet PAFL 0.5 in complex settings (0.47 to 0.57)", "complex")
+@stated(
+    "fig8a.T2", "IG, LRP-z, LRP-eps and DeepLIFT narrowly meet PAFL 0.5 in complex settings (0.47 to 0.57)", "complex"
+)
 def _(e: Measured) -> pd.DataFrame:
     mean = _pool(e, "complex", "pafl", NARROW)
     return parts(above=mean - (HALF - TOLERANCE), below=0.57 + EXACT - mean)
@@ -403,29 +441,45 @@ def _(e: Measured) -> pd.DataFrame:
     return 0.25 - _pool(e, "complex", "pafl", WEAK)
 
 
-@stated("fig8a.T5", "I*G, IG, LRP and DeepLIFT: mean SAFL higher in complex than in simple settings", "simple", "complex")
+@stated(
+    "fig8a.T5", "I*G, IG, LRP and DeepLIFT: mean SAFL higher in complex than in simple settings", "simple", "complex"
+)
 def _(e: Measured) -> pd.DataFrame:
     return -_drop(e, "safl", MID)
 
 
-@stated("fig8a.T6", "CR2: most methods succeed where Text is primary (5, 6), none with Box1 (8, 9; 11, 12)", "complex_cr2", text=True)
+@stated(
+    "fig8a.T6",
+    "CR2: most methods succeed where Text is primary (5, 6), none with Box1 (8, 9; 11, 12)",
+    "complex_cr2",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     lines = _lines(e, CR2_LINES, "complex_cr2", "pafl", FIFTEEN)
     most = _most(lines["Text + Box2"][[*MID, "deep_taylor"]] - HALF)
     return parts(**{"most at 5, 6": most, "8, 9": HALF - lines["Text + Box1"], "11, 12": HALF - lines["all three"]})
 
 
-@stated("fig8a.T7", "PAFL varies more over the buckets of complex than of simple settings", "simple", "complex", text=True)
+@stated(
+    "fig8a.T7", "PAFL varies more over the buckets of complex than of simple settings", "simple", "complex", text=True
+)
 def _(e: Measured) -> pd.DataFrame:
     return -_drop(e, "pafl", MID, "std")
 
 
-@stated("fig8b.T", "every method: lowest PAFL of a bucket lower in complex than in simple settings", "simple", "complex")
+@stated(
+    "fig8b.T", "every method: lowest PAFL of a bucket lower in complex than in simple settings", "simple", "complex"
+)
 def _(e: Measured) -> pd.DataFrame:
     return _drop(e, "pafl", FIFTEEN, "min")
 
 
-@stated("fig8b.F", "every method: lowest PAFL of a bucket at most 0.10 over the five complex settings", "complex", whole=True)
+@stated(
+    "fig8b.F",
+    "every method: lowest PAFL of a bucket at most 0.10 over the five complex settings",
+    "complex",
+    whole=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return 0.10 + EXACT - _pool(e, "complex", "pafl", FIFTEEN, "min")
 
@@ -438,7 +492,9 @@ def _visible(e: Measured, methods: Sequence[str]) -> pd.DataFrame:
     return shares.T.groupby(level="method", sort=False).mean().T - 0.8
 
 
-@stated("fig9.T", "IG lights every visible object whatever the model reasons on (80% of images)", text=True, readings=False)
+@stated(
+    "fig9.T", "IG lights every visible object whatever the model reasons on (80% of images)", text=True, readings=False
+)
 def _(e: Measured) -> pd.DataFrame:
     return _visible(e, ["integrated_gradients"])
 
@@ -448,7 +504,9 @@ def _(e: Measured) -> pd.DataFrame:
     return _visible(e, ["gradient", "lrp_z", "deeplift_reveal_cancel"])
 
 
-@stated("fig15.T", "the IOU of one map changes with K (by more than 0.05 for K of 100 to 400)", text=True, readings=False)
+@stated(
+    "fig15.T", "the IOU of one map changes with K (by more than 0.05 for K of 100 to 400)", text=True, readings=False
+)
 def _(e: Measured) -> pd.DataFrame:
     return e["iou_spread"] - 0.05
 
@@ -463,17 +521,36 @@ def _deep(e: Measured, part: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 DEEP = {"conditions": ("alexnet", "vgg16")}
 
 
-@stated("fig10.T1", "AlexNet, VGG-16: mean PIOU higher in simple than in complex settings (ties within 0.03)", "simple", "complex", **DEEP)
+@stated(
+    "fig10.T1",
+    "AlexNet, VGG-16: mean PIOU higher in simple than in complex settings (ties within 0.03)",
+    "simple",
+    "complex",
+    **DEEP,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "piou", NINE, "mean", net) + TOLERANCE)
 
 
-@stated("fig10.T2", "AlexNet, VGG-16: lowest PIOU higher in simple than in complex settings (ties within 0.03)", "simple", "complex", text=True, **DEEP)
+@stated(
+    "fig10.T2",
+    "AlexNet, VGG-16: lowest PIOU higher in simple than in complex settings (ties within 0.03)",
+    "simple",
+    "complex",
+    text=True,
+    **DEEP,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "piou", NINE, "min", net) + TOLERANCE)
 
 
-@stated("fig27.T", "AlexNet, VGG-16: mean PAFL higher in simple than in complex settings (ties within 0.03)", "simple", "complex", **DEEP)
+@stated(
+    "fig27.T",
+    "AlexNet, VGG-16: mean PAFL higher in simple than in complex settings (ties within 0.03)",
+    "simple",
+    "complex",
+    **DEEP,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "pafl", NINE, "mean", net) + TOLERANCE)
 
@@ -494,21 +571,41 @@ for _figure, _metric in (("fig11", "piou"), ("fig28", "pafl")):
     _name = _metric.upper()
 
     def _gain(e: Measured, methods: Sequence[str], metric: str = _metric) -> pd.DataFrame:
-        return _pool(e, "simple", metric, methods, "mean", "pgd") - _pool(e, "simple", metric, methods, "mean", "plain like pgd")
+        return _pool(e, "simple", metric, methods, "mean", "pgd") - _pool(
+            e, "simple", metric, methods, "mean", "plain like pgd"
+        )
 
-    @stated(f"{_figure}.T1", f"adversarial training raises the mean {_name} of G and SG in simple settings", "simple", conditions=("plain", "pgd"))
+    @stated(
+        f"{_figure}.T1",
+        f"adversarial training raises the mean {_name} of G and SG in simple settings",
+        "simple",
+        conditions=("plain", "pgd"),
+    )
     def _(e: Measured, gain: Callable[..., pd.DataFrame] = _gain) -> pd.DataFrame:
         return gain(e, ["gradient", "smoothgrad"])
 
-    @stated(f"{_figure}.T2", f"robust models: mean {_name} of every method lower in complex settings", "simple", "complex", conditions=("pgd",))
+    @stated(
+        f"{_figure}.T2",
+        f"robust models: mean {_name} of every method lower in complex settings",
+        "simple",
+        "complex",
+        conditions=("pgd",),
+    )
     def _(e: Measured, metric: str = _metric) -> pd.DataFrame:
         return _drop(e, metric, TEN, "mean", "pgd")
 
-    @stated(f"{_figure}.T3", f"robust models: mean {_name} below 0.5 in complex settings", "complex", conditions=("pgd",))
+    @stated(
+        f"{_figure}.T3", f"robust models: mean {_name} below 0.5 in complex settings", "complex", conditions=("pgd",)
+    )
     def _(e: Measured, metric: str = _metric) -> pd.DataFrame:
         return HALF - _pool(e, "complex", metric, TEN, "mean", "pgd")
 
-    @stated(f"{_figure}.F", f"adversarial training raises the mean {_name} of GBP in simple settings", "simple", conditions=("plain", "pgd"))
+    @stated(
+        f"{_figure}.F",
+        f"adversarial training raises the mean {_name} of GBP in simple settings",
+        "simple",
+        conditions=("plain", "pgd"),
+    )
     def _(e: Measured, gain: Callable[..., pd.DataFrame] = _gain) -> pd.DataFrame:
         return gain(e, ["guided_backprop"])
 
@@ -516,14 +613,27 @@ for _figure, _metric in (("fig11", "piou"), ("fig28", "pafl")):
 # -- Figures 12, 32, 33: real background; 29, 30: noise ----------------------------------------------------------------
 
 
-@stated("fig12.T1", "real background: lowest PAFL lower in complex than in simple settings", "simple", "complex", conditions=("places",))
+@stated(
+    "fig12.T1",
+    "real background: lowest PAFL lower in complex than in simple settings",
+    "simple",
+    "complex",
+    conditions=("places",),
+)
 def _(e: Measured) -> pd.DataFrame:
     return _drop(e, "pafl", FIFTEEN, "min", "places")
 
 
-@stated("fig12.T2", "I*G, IG, LRP, DeepLIFT: lowest simple PAFL lower on real than on black background", "simple", conditions=("plain", "places"))
+@stated(
+    "fig12.T2",
+    "I*G, IG, LRP, DeepLIFT: lowest simple PAFL lower on real than on black background",
+    "simple",
+    conditions=("plain", "places"),
+)
 def _(e: Measured) -> pd.DataFrame:
-    return _pool(e, "simple", "pafl", MID, "min", "plain like places") - _pool(e, "simple", "pafl", MID, "min", "places")
+    return _pool(e, "simple", "pafl", MID, "min", "plain like places") - _pool(
+        e, "simple", "pafl", MID, "min", "places"
+    )
 
 
 @stated("fig12.T3", "real background: lowest simple PAFL of every method below 0.5", "simple", conditions=("places",))
@@ -531,17 +641,37 @@ def _(e: Measured) -> pd.DataFrame:
     return HALF - _pool(e, "simple", "pafl", FIFTEEN, "min", "places")
 
 
-@stated("fig29.T1", "noise background: mean PAFL lower in complex than in simple settings", "simple", "complex", conditions=("noise",), text=True)
+@stated(
+    "fig29.T1",
+    "noise background: mean PAFL lower in complex than in simple settings",
+    "simple",
+    "complex",
+    conditions=("noise",),
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _drop(e, "pafl", FIFTEEN, "mean", "noise")
 
 
-@stated("fig29.T2", "noise background: mean SAFL of I*G, IG, LRP, DeepLIFT higher in complex settings", "simple", "complex", conditions=("noise",), text=True)
+@stated(
+    "fig29.T2",
+    "noise background: mean SAFL of I*G, IG, LRP, DeepLIFT higher in complex settings",
+    "simple",
+    "complex",
+    conditions=("noise",),
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return -_drop(e, "safl", MID, "mean", "noise")
 
 
-@stated("fig30.T", "I*G, IG, LRP, DeepLIFT: lowest PAFL lower on noise than on black background", "simple", conditions=("plain", "noise"), text=True)
+@stated(
+    "fig30.T",
+    "I*G, IG, LRP, DeepLIFT: lowest PAFL lower on noise than on black background",
+    "simple",
+    conditions=("plain", "noise"),
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     def part(pool: str) -> pd.DataFrame:
         return _pool(e, pool, "pafl", MID, "min", "plain like noise") - _pool(e, pool, "pafl", MID, "min", "noise")
@@ -550,19 +680,41 @@ def _(e: Measured) -> pd.DataFrame:
     return parts(**{pool: part(pool) for pool in there})
 
 
-@stated("fig32.T1", "real background: mean PAFL lower in complex than in simple settings", "simple", "complex", conditions=("places",), text=True)
+@stated(
+    "fig32.T1",
+    "real background: mean PAFL lower in complex than in simple settings",
+    "simple",
+    "complex",
+    conditions=("places",),
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _drop(e, "pafl", FIFTEEN, "mean", "places")
 
 
-@stated("fig32.T2", "real background: every model has an accuracy of at least 0.93", "simple", "complex", conditions=("places",), readings=False)
+@stated(
+    "fig32.T2",
+    "real background: every model has an accuracy of at least 0.93",
+    "simple",
+    "complex",
+    conditions=("places",),
+    readings=False,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _accuracy(e, SETTINGS, True, "places") - 0.93 + EXACT
 
 
-@stated("fig33.T", "I*G, IG, LRP, DeepLIFT: lowest simple PAFL falls by more on real than on noise background", "simple", conditions=("noise", "places"), text=True)
+@stated(
+    "fig33.T",
+    "I*G, IG, LRP, DeepLIFT: lowest simple PAFL falls by more on real than on noise background",
+    "simple",
+    conditions=("noise", "places"),
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
-    return _pool(e, "simple", "pafl", MID, "min", "noise like places") - _pool(e, "simple", "pafl", MID, "min", "places")
+    return _pool(e, "simple", "pafl", MID, "min", "noise like places") - _pool(
+        e, "simple", "pafl", MID, "min", "places"
+    )
 
 
 # -- Figures 14, 16: toy maps ------------------------------------------------------------------------------------------
@@ -610,7 +762,9 @@ def _(e: Measured) -> pd.DataFrame:
     return 0.2 - _pool(e, "simple", "siou", FIFTEEN)
 
 
-@stated("fig17b.T", "I*G, IG, LRP, DeepLIFT: PIOU changes by less than 0.15 between 1, 2 and 3 objects", "simple", text=True)
+@stated(
+    "fig17b.T", "I*G, IG, LRP, DeepLIFT: PIOU changes by less than 0.15 between 1, 2 and 3 objects", "simple", text=True
+)
 def _(e: Measured) -> pd.DataFrame:
     def part(setting: str) -> pd.DataFrame:
         stacked = np.stack([t.to_numpy() for t in _lines(e, BY_OBJECTS, setting, "piou", MID).values()])
@@ -624,7 +778,9 @@ def _(e: Measured) -> pd.DataFrame:
     return HALF - _pool(e, "complex", "piou", FIFTEEN)
 
 
-@stated("fig18.T2", "every method: lowest PIOU lower in complex than in simple settings", "simple", "complex", text=True)
+@stated(
+    "fig18.T2", "every method: lowest PIOU lower in complex than in simple settings", "simple", "complex", text=True
+)
 def _(e: Measured) -> pd.DataFrame:
     return _drop(e, "piou", FIFTEEN, "min")
 
@@ -634,7 +790,12 @@ def _(e: Measured) -> pd.DataFrame:
     return 0.25 - _pool(e, "complex", "siou", FIFTEEN)
 
 
-@stated("fig19.T1", "Simple-FR: the worst bucket of almost all methods (13 of 15) has all three objects", "simple_fr", text=True)
+@stated(
+    "fig19.T1",
+    "Simple-FR: the worst bucket of almost all methods (13 of 15) has all three objects",
+    "simple_fr",
+    text=True,
+)
 def _(e: Measured) -> pd.Series:
     return _at_least(_lowest_at(e, "simple_fr", ["11", "12"]), ALMOST_ALL)
 
@@ -644,14 +805,24 @@ def _(e: Measured) -> pd.Series:
     return pick(e["bucket"], setting="simple_fr", metric="pafl", method="lrp_epsilon").min(axis=1) - HALF
 
 
-@stated("fig21.T3", "CR2: 13 of 15 methods have their worst bucket at Box1 + B (9); all minima below 0.5", "complex_cr2", text=True)
+@stated(
+    "fig21.T3",
+    "CR2: 13 of 15 methods have their worst bucket at Box1 + B (9); all minima below 0.5",
+    "complex_cr2",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     cells = pick(e["bucket"], setting="complex_cr2", metric="pafl")
     lowest = pd.DataFrame({m: pick(cells, method=m).min(axis=1) for m in FIFTEEN})
     return parts(**{"worst at 9": _at_least(_lowest_at(e, "complex_cr2", ["9"]), ALMOST_ALL), "minimum": HALF - lowest})
 
 
-@stated("fig22.T", "I*G, IG, LRP, DeepLIFT: PAFL differs by more than 0.3 between the lines of CR1, CR3, CR4", "complex", text=True)
+@stated(
+    "fig22.T",
+    "I*G, IG, LRP, DeepLIFT: PAFL differs by more than 0.3 between the lines of CR1, CR3, CR4",
+    "complex",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     def part(setting: str) -> pd.DataFrame:
         stacked = np.stack([t.to_numpy() for t in _lines(e, MORE_LINES, setting, "pafl", MID).values()])
@@ -668,13 +839,23 @@ def _(e: Measured) -> pd.DataFrame:
     return 0.16 + EXACT - line(e["bucket"], "complex_cr1", ["5", "6"], "pafl", FIFTEEN)
 
 
-@stated("fig22.F2", "Complex-FR (11, 12): LRP-eps (.64) above 0.5, all others at most 0.42 (+ 0.03)", "complex_fr", text=True)
+@stated(
+    "fig22.F2",
+    "Complex-FR (11, 12): LRP-eps (.64) above 0.5, all others at most 0.42 (+ 0.03)",
+    "complex_fr",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     focus = line(e["bucket"], "complex_fr", ["11", "12"], "pafl", FIFTEEN)
     return (0.42 + TOLERANCE - focus).assign(lrp_epsilon=focus["lrp_epsilon"] - HALF)
 
 
-@stated("fig22.F3", "CR4: PAFL of I*G, IG, LRP, DeepLIFT .35 to .82 at 11, 12, at most .22 at 5, 6 (to 0.03)", "complex_cr4", text=True)
+@stated(
+    "fig22.F3",
+    "CR4: PAFL of I*G, IG, LRP, DeepLIFT .35 to .82 at 11, 12, at most .22 at 5, 6 (to 0.03)",
+    "complex_cr4",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     far = line(e["bucket"], "complex_cr4", ["11", "12"], "pafl", MID)
     near = line(e["bucket"], "complex_cr4", ["5", "6"], "pafl", MID)
@@ -691,7 +872,9 @@ def _(e: Measured) -> pd.DataFrame:
     return -_mafl_gap(e, "simple_nr")
 
 
-@stated("fig24.T1", "complex settings: SMAFL exceeds PMAFL for some method and bucket", "complex", text=True, any_of=True)
+@stated(
+    "fig24.T1", "complex settings: SMAFL exceeds PMAFL for some method and bucket", "complex", text=True, any_of=True
+)
 def _(e: Measured) -> pd.DataFrame:
     return _per_setting(e, POOLS["complex"], lambda s: -_mafl_gap(e, s))
 
@@ -716,11 +899,18 @@ def _(e: Measured) -> pd.DataFrame:
     return _reachable(e, "complex") - HALF
 
 
-stated("7.3.2", "most methods except G, SG, DCN, GBP exceed PAFL 0.5 in simple settings (all of them)", "simple")(others_succeed)
+stated("7.3.2", "most methods except G, SG, DCN, GBP exceed PAFL 0.5 in simple settings (all of them)", "simple")(
+    others_succeed
+)
 stated("7.3.3", "PAFL drops for all methods in complex settings", "simple", "complex")(focus_drops)
 
 
-@stated("7.3.4", "every method fails (PIOU below 0.5) in some simple bucket where a perfect map would not", "simple", text=True)
+@stated(
+    "7.3.4",
+    "every method fails (PIOU below 0.5) in some simple bucket where a perfect map would not",
+    "simple",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     reach = _reachable(e, "simple").iloc[0]
     fair = reach.index[reach > HALF]
@@ -731,12 +921,20 @@ def _(e: Measured) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-@stated("7.3.5", "G-CAM suffers a bigger drop of PAFL than IG, LRP and DeepLIFT (empty maps left out)", "simple", "complex")
+@stated(
+    "7.3.5", "G-CAM suffers a bigger drop of PAFL than IG, LRP and DeepLIFT (empty maps left out)", "simple", "complex"
+)
 def _(e: Measured) -> pd.DataFrame:
     return _bigger_drop(e, ["grad_cam"])
 
 
-@stated("7.3.6", "lowest PAFL lower in complex settings also over CR2 and CR3 alone, as plotted", "simple", "cr2_cr3", text=True)
+@stated(
+    "7.3.6",
+    "lowest PAFL lower in complex settings also over CR2 and CR3 alone, as plotted",
+    "simple",
+    "cr2_cr3",
+    text=True,
+)
 def _(e: Measured) -> pd.DataFrame:
     return _pool(e, "simple", "pafl", FIFTEEN, "min") - _pool(e, "cr2_cr3", "pafl", FIFTEEN, "min")
 
@@ -771,7 +969,9 @@ def _about(e: Measured, scope: Scope, id: str, extra: Mapping[str, pd.DataFrame]
 
 def _empty_maps(cells: Sequence[tables.Cell]) -> str:
     """How many Grad-CAM maps are empty: the public code shows the whole mean as 0 where one is."""
-    maps_ = [t["code", "pafl", "grad_cam"] for c in cells for t in c.buckets.values() if ("code", "pafl", "grad_cam") in t]
+    maps_ = [
+        t["code", "pafl", "grad_cam"] for c in cells for t in c.buckets.values() if ("code", "pafl", "grad_cam") in t
+    ]
     scored = [m for m in maps_ if m.notna().any()]
     missing = int(sum(m.isna().sum() for m in scored))
     total = sum(len(m) for m in scored)

@@ -77,7 +77,9 @@ def kept_maps(run: Path) -> list[Kept]:
         if (source / "maps" / "index.json").is_file() and (source / "config.yaml").is_file():
             config = OmegaConf.load(source / "config.yaml")
             model = f"{config.model.name}_{OmegaConf.select(config, 'model.training')}"
-            setting, condition, _ = names(config.name, f"textbox_{OmegaConf.select(config, 'dataset.background')}", model)
+            setting, condition, _ = names(
+                config.name, f"textbox_{OmegaConf.select(config, 'dataset.background')}", model
+            )
             if setting:
                 found[condition, setting] = Kept(setting, condition, source / "maps")
     return sorted(found.values(), key=lambda k: (k.condition, SETTINGS.index(k.setting)))

@@ -159,7 +159,9 @@ def cells(selected: pd.DataFrame) -> list[list[Cell]]:
     selected = selected[selected["mode"].isin(MODES)]
     keys = ["mode", "metric", "method"]
     if selected.duplicated(["seed", "condition", "setting", "image_id", *keys]).any():
-        raise SalrunError("a metric has two scores for one image and method: collect runs that agree on the methods' views")
+        raise SalrunError(
+            "a metric has two scores for one image and method: collect runs that agree on the methods' views"
+        )
     by_seed: dict[int, list[Cell]] = {}
     for (seed, condition, setting, reading), part in selected.groupby(["seed", "condition", "setting", "reading"]):
         wide = part.pivot(index=["group", "image_id"], columns=keys, values="value").astype(np.float64)
@@ -252,7 +254,9 @@ def pool_tables(buckets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {name: pd.concat(parts, axis=1, names=levels) for name, parts in blocks.items()}
 
 
-def line(table: pd.DataFrame, setting: str, buckets: Sequence[str], metric: str, methods: Sequence[str]) -> pd.DataFrame:
+def line(
+    table: pd.DataFrame, setting: str, buckets: Sequence[str], metric: str, methods: Sequence[str]
+) -> pd.DataFrame:
     """Mean over some buckets of a setting, by method."""
     chosen = pick(table, setting=setting, metric=metric, bucket=list(buckets), method=list(methods))
     return chosen.T.groupby(level="method", sort=False).mean().T[list(methods)]
@@ -282,7 +286,9 @@ def _matched(buckets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     for one, other in COMPARED:
         if one in buckets and other in buckets:
             there = buckets[other].columns.get_level_values("setting").unique()
-            found[f"{one} like {other}"] = buckets[one].loc[:, buckets[one].columns.get_level_values("setting").isin(there)]
+            found[f"{one} like {other}"] = buckets[one].loc[
+                :, buckets[one].columns.get_level_values("setting").isin(there)
+            ]
     return found
 
 
@@ -324,7 +330,9 @@ def published_evidence() -> Measured:
         tables[str(statistic)] = every.to_frame().T.reset_index(drop=True)
     accuracy = published("accuracy").set_index(["condition", "setting", "bucket"])["accuracy"]
     overall = accuracy["plain"].groupby(level="setting").mean()
-    overall.index = pd.MultiIndex.from_tuples([("plain", s, "(all)") for s in overall.index], names=accuracy.index.names)
+    overall.index = pd.MultiIndex.from_tuples(
+        [("plain", s, "(all)") for s in overall.index], names=accuracy.index.names
+    )
     tables["accuracy"] = pd.concat([accuracy, overall]).to_frame().T.reset_index(drop=True)
     lines = published("lines").set_index(["setting", "line", "metric", "method"])["value"]
     tables["line"] = lines.to_frame().T.reset_index(drop=True)
@@ -428,13 +436,17 @@ def pool_summary(e: Measured) -> pd.DataFrame:
         mean = own["mean"]
         mean = mean.loc[:, ~mean.columns.get_level_values("condition").str.contains(" like ")]
         low, high = percentile_interval(mean.iloc[1:]) if len(mean) > 1 else (np.nan, np.nan)
-        part = mean.columns.to_frame(index=False).assign(mode=mode, mean=mean.iloc[0].to_numpy(), ci_low=low, ci_high=high)
+        part = mean.columns.to_frame(index=False).assign(
+            mode=mode, mean=mean.iloc[0].to_numpy(), ci_low=low, ci_high=high
+        )
         part["std_over_buckets"] = own["std"].iloc[0][mean.columns].to_numpy()
         part["min"] = own["min"].iloc[0][mean.columns].to_numpy()
         part = part.merge(_counts(own.cells, mode), how="left", on=["condition", "pool", "metric", "method"])
         part["code_mean"] = part["mean"].where(part["images_without_score"] == 0, 0.0)
         if mode == "code":
-            part = part.join(known.rename(columns=lambda c: f"published_{c}"), on=["condition", "pool", "metric", "method"])
+            part = part.join(
+                known.rename(columns=lambda c: f"published_{c}"), on=["condition", "pool", "metric", "method"]
+            )
         parts.append(part)
     if not parts:
         return pd.DataFrame()
@@ -458,9 +470,7 @@ def _counts(cells: Sequence[Cell], mode: str) -> pd.DataFrame:
             scored = table.notna().any().groupby(level="metric").transform("any")
             part = table.isna().sum()[scored].rename("images_without_score").reset_index()
             part["mean"] = table.mean()[scored].to_numpy()
-            parts.append(
-                part.assign(condition=cell.condition, setting=cell.setting, bucket=bucket, images=len(table))
-            )
+            parts.append(part.assign(condition=cell.condition, setting=cell.setting, bucket=bucket, images=len(table)))
     rows = pd.concat(parts, ignore_index=True)
     both = np.array([b in BOTH_PRESENT[s] for s, b in zip(rows["setting"], rows["bucket"], strict=True)])
     pooled = [rows[rows["setting"].isin(chosen)].assign(pool=pool) for pool, chosen in POOLS.items()]

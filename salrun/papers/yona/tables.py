@@ -31,6 +31,7 @@ VBP, GBP = "gradient", "guided_backprop"
 LABELS = {VBP: "VBP", GBP: "GBP"}
 SIMILARITIES = ("spearman", "cosine", "ssim", "hog")
 ALIKE = 0.7  # the similarity above which maps count as the same
+ROUNDING = 1e-9  # a method that ignores the model has a difference of 0, give or take
 LEVELS = ["experiment", "quantity", "method", "model", "against"]
 COPY = re.compile(r"^(?P<name>.*random|trained|nothing|pretrained)_(?P<copy>\d+)$")
 OTHER = re.compile(r"digits|pretrained|(digits_)?(random|top)_\d+|(cascading|independent)_\d+")
@@ -240,7 +241,7 @@ def _point(e: Evidence, quantity: str, method: str, model: str, against: str) ->
 
 def verdict(interval: dict[str, float], yes: str, no: str) -> str:
     """The interval decides: above 0, not above it, or around it."""
-    return yes if interval["ci_low"] > 0 else no if interval["ci_high"] <= 0 else "uncertain"
+    return yes if interval["ci_low"] > ROUNDING else no if interval["ci_high"] <= ROUNDING else "uncertain"
 
 
 def sensitivity_table(e: Evidence, measure: str = "spearman") -> pd.DataFrame:

@@ -59,6 +59,7 @@ CLEAN = "clean"
 TRANSFORMS = ["mixup", "resize", "rotation", "crop"]
 FURTHER = ["AG clipped", "LA", "Complete"]
 CORRELATION_DRAWS = 2_000
+ENOUGH = 10  # images: a bootstrap of fewer knows too few other samples
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ def _as_evidence(table: pd.DataFrame, corrected: bool) -> pd.DataFrame:
 
 
 def evidence(cell: Cell, draws: int = DRAWS, seed: int = 0) -> Evidence:
-    """All that the claims read, with bootstrap draws over the images."""
+    """All that the claims read, with bootstrap draws over the images; too few images give no draws, so no verdict."""
+    draws = draws if cell.images >= ENOUGH else 0
     tables = {name: mean_table(frame, draws, seed) for name, frame in frames(cell).items()}
     correlation = correlation_table(cell, min(draws, CORRELATION_DRAWS), seed)
     return Evidence(tables | ({} if correlation.empty else {"correlation": correlation}), cell.images)
@@ -407,7 +409,7 @@ def variations_table(cell: Cell) -> pd.DataFrame:
 
 
 def protocol(run: Path) -> dict[str, dict[str, str]]:
-    """{"methods": {name: parameters}, "metrics": {column: parameters}} of a run, or of all those it was collected from."""
+    """{"methods": {name: parameters}, "metrics": {column: parameters}} of a run, or of those it was collected from."""
     facts = _facts(run)
     sources = [facts] if "metrics" in facts else [_facts(Path(r)) for r in facts.get("runs", [])]
     methods = _listed((name, spec) for s in sources for name, spec in s.get("methods", {}).items())
