@@ -234,7 +234,7 @@ def tell(out: Path, claims: pd.DataFrame | None) -> None:
     for deviation in json.loads((out / "run.json").read_text())["deviations"]:
         print(f"  note: {deviation}")
     if claims is not None and len(claims):
-        for _, claim in claims.iterrows():
+        for _, claim in claims[claims["verdict"] != "not testable here"].iterrows():
             print(f"  {claim['verdict']:<18} {claim['id']:<12} {claim['statement']}")
         counts = claims["verdict"].value_counts()
         print("claims: " + ", ".join(f"{n} {v}" for v, n in counts.items()))

@@ -98,7 +98,7 @@ class TextBox:
     labels: Literal["paper", "code"] = "paper"
     train_per_bucket: int | None = None  # instead of the reasoning's own numbers
     n_per_bucket: int = 20  # explained validation images of each bucket
-    groups: list[str] | None = None  # explain only these buckets
+    groups: list[str | int] | None = None  # explain only these buckets
     seed: int = 0
 
     @property

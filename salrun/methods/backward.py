@@ -408,7 +408,7 @@ def trace(
         finally:
             run.close()
     lane = run.lane(output) if isinstance(output, Tensor) else None
-    if lane is None or not output.requires_grad or output.dim() != 2:
+    if lane is None or lane.node is not output.grad_fn or not output.requires_grad or output.dim() != 2:
         raise SalrunError(
             f"{rules.name} needs a model whose output is a (batch, classes) tensor computed from the image with "
             f"operators that torch can see; model '{model.name}' gives {_describe(output)}"

@@ -63,6 +63,9 @@ def look(name: str, names: Sequence[str]) -> dict[str, Any]:
 
 def save(fig: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     """Write stem.png, stem.svg and stem.csv (the plotted numbers), each whole or not at all."""
+    with house():
+        fig.draw_without_rendering()
+    fig.set_layout_engine("none")  # laid out once, for all formats
     paths = []
     for kind, metadata in {"png": {"Software": None}, "svg": {"Date": None}}.items():
         drawn = io.BytesIO()

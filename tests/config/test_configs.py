@@ -89,8 +89,8 @@ MISTAKES = [
     (["smerf"], "unknown verb 'smerf'"),
     (["list", "methodes"], "unknown group 'methodes'"),
     (["-m", SMERF, "seed=0,one"], "seed must be int"),
-    ([SMERF, "+dataset.groups=[99]"], "unknown bucket '99'"),
-    ([SMERF, "model.layers={iba: relu2}", "methods=[grad_cam]"], "names no cam layer"),
+    ([SMERF, "dataset.groups=[99]"], "unknown bucket '99'"),
+    ([SMERF, "~model.layers.cam", "methods=[grad_cam]"], "names no cam layer"),
 ]
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from salrun.papers.claims import Evidence, Margin, NotTestable, claim, claims_of, evaluate_claims, parts, pick
+from salrun.papers.claims import Evidence, Margin, NotTestable, Parts, claim, claims_of, evaluate_claims, parts, pick
 from salrun.papers.smerf import maps, tables
 from salrun.papers.smerf.tables import (
-    BASE,
     BOTH_PRESENT,
     BY_OBJECTS,
     CR2_LINES,
@@ -45,8 +44,6 @@ SUCCEEDING += ["deeplift_reveal_cancel", "deeplift_rescale"]  # above one half i
 NARROW = ["integrated_gradients", "lrp_z", "lrp_epsilon", "deeplift_reveal_cancel", "deeplift_rescale"]
 SATURATING = [*MID, "deep_taylor", "deep_shap"]
 ALMOST_ALL = 13  # of 15 methods
-
-Found = pd.DataFrame | pd.Series | Margin
 
 
 @dataclass(frozen=True)
@@ -95,19 +92,19 @@ def stated(
     text: bool = False,
     any_of: bool = False,
     readings: bool = True,
-) -> Callable[[Callable[[Measured], Found]], Callable[[Measured], Found]]:
+) -> Callable[[Callable[[Measured], Parts]], Callable[[Measured], Parts]]:
     """Register a claim about pools or settings (`of`), in both readings of the metrics unless it has only one."""
 
-    def register(measure: Callable[[Measured], Found]) -> Callable[[Measured], Found]:
+    def register(measure: Callable[[Measured], Parts]) -> Callable[[Measured], Parts]:
         scope = Scope(of, tuple(conditions), whole)
 
-        def code(e: Evidence) -> Found:
+        def code(e: Evidence) -> Parts:
             assert isinstance(e, Measured)
             scope.check(e)
             found = measure(e)
             return found.dropna(axis=1) if e.printed and isinstance(found, pd.DataFrame) else found
 
-        def paper(e: Evidence) -> Found:
+        def paper(e: Evidence) -> Parts:
             assert isinstance(e, Measured)
             return code(e.paper or replace(e, mode="paper"))
 
@@ -514,11 +511,11 @@ def _(e: Measured) -> pd.DataFrame:
 # -- Figures 10, 26, 27: AlexNet and VGG-16 ----------------------------------------------------------------------------
 
 
+DEEP = ("alexnet", "vgg16")
+
+
 def _deep(e: Measured, part: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    return parts(**{net: part(net) for net in ("alexnet", "vgg16")})
-
-
-DEEP = {"conditions": ("alexnet", "vgg16")}
+    return parts(**{net: part(net) for net in DEEP})
 
 
 @stated(
@@ -526,7 +523,7 @@ DEEP = {"conditions": ("alexnet", "vgg16")}
     "AlexNet, VGG-16: mean PIOU higher in simple than in complex settings (ties within 0.03)",
     "simple",
     "complex",
-    **DEEP,
+    conditions=DEEP,
 )
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "piou", NINE, "mean", net) + TOLERANCE)
@@ -538,7 +535,7 @@ def _(e: Measured) -> pd.DataFrame:
     "simple",
     "complex",
     text=True,
-    **DEEP,
+    conditions=DEEP,
 )
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "piou", NINE, "min", net) + TOLERANCE)
@@ -549,13 +546,13 @@ def _(e: Measured) -> pd.DataFrame:
     "AlexNet, VGG-16: mean PAFL higher in simple than in complex settings (ties within 0.03)",
     "simple",
     "complex",
-    **DEEP,
+    conditions=DEEP,
 )
 def _(e: Measured) -> pd.DataFrame:
     return _deep(e, lambda net: _drop(e, "pafl", NINE, "mean", net) + TOLERANCE)
 
 
-@stated("fig27.F", "AlexNet, VGG-16: only IG and LRP-eps exceed PAFL 0.5 in simple settings", "simple", **DEEP)
+@stated("fig27.F", "AlexNet, VGG-16: only IG and LRP-eps exceed PAFL 0.5 in simple settings", "simple", conditions=DEEP)
 def _(e: Measured) -> pd.DataFrame:
     def part(net: str) -> pd.DataFrame:
         above = _pool(e, "simple", "pafl", NINE, "mean", net) - HALF

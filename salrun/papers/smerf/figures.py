@@ -148,7 +148,9 @@ def over_methods(
 
 
 def half(ax: Axes) -> None:
+    """The line of success, on an axis from 0 to 1."""
     ax.axhline(0.5, color="#888888", linewidth=0.8, linestyle=":")
+    ax.set_ylim(0, 1)
 
 
 def printed(ax: Axes, e: Measured, condition: str, metric: str, statistic: str, methods: Sequence[str]) -> None:
@@ -372,19 +374,19 @@ def worst_buckets(e: Measured, stem: Path, setting: str) -> list[Path]:
 
 PLAIN = {"plain": ""}
 PLOTS: dict[str, Callable[[Measured, Path], list[Path]]] = {
-    "figure2": lambda e, p: mean_and_min(e, p, "piou", TEN, PLAIN),
+    "figure2": lambda e, p: _if_there(e, "complex", mean_and_min, p, "piou", TEN, PLAIN),
     "figure6a": lambda e, p: focus_panels(e, p, ("pafl", "safl"), "simple", WITH_AND_WITHOUT),
     "figure6b": lambda e, p: by_objects(e, p, ("pafl", "safl")),
     "figure7": success_matrix,
     "figure8a": lambda e, p: focus_panels(e, p, ("pafl", "safl"), "complex", CR2_LINES),
-    "figure8b": lambda e, p: minima(e, p, "pafl", PLAIN, ["cr2_cr3"]),
+    "figure8b": lambda e, p: _if_there(e, "complex", minima, p, "pafl", PLAIN, ["cr2_cr3"]),
     "figure10": lambda e, p: mean_and_min(e, p, "piou", NINE, NETS),
     "figure11": lambda e, p: _if_there(e, "pgd", mean_and_min, p, "piou", TEN, {"plain": "plain", "pgd": "robust"}),
     "figure12": lambda e, p: minima(e, p, "pafl", {"plain": "black", "places": "real"}, ["fr_cr2_cr3"]),
     "figure17a": lambda e, p: focus_panels(e, p, ("piou", "siou"), "simple", WITH_AND_WITHOUT),
     "figure17b": lambda e, p: by_objects(e, p, ("piou", "siou")),
     "figure18a": lambda e, p: focus_panels(e, p, ("piou", "siou"), "complex", CR2_LINES),
-    "figure18b": lambda e, p: minima(e, p, "piou", PLAIN),
+    "figure18b": lambda e, p: _if_there(e, "complex", minima, p, "piou", PLAIN),
     "figure19": lambda e, p: worst_buckets(e, p, "simple_fr"),
     "figure20": lambda e, p: worst_buckets(e, p, "simple_nr"),
     "figure21": lambda e, p: worst_buckets(e, p, "complex_cr2"),
@@ -403,9 +405,12 @@ PLOTS: dict[str, Callable[[Measured, Path], list[Path]]] = {
 }
 
 
-def _if_there(e: Measured, condition: str, draw: Callable[..., list[Path]], stem: Path, *rest: Any) -> list[Path]:
-    if not e.settings(condition):
-        raise NotTestable(f"needs models under {condition}")
+def _if_there(e: Measured, what: str, draw: Callable[..., list[Path]], stem: Path, *rest: Any) -> list[Path]:
+    """Draw what compares two things only where both are there: plain and `what`, or simple and complex settings."""
+    plain = set(e.settings("plain"))
+    both = plain & {*POOLS["simple"]} and plain & {*POOLS["complex"]} if what == "complex" else e.settings(what)
+    if not both:
+        raise NotTestable(f"needs models under {what}")
     return draw(e, stem, *rest)
 
 

@@ -76,7 +76,8 @@ def kept_maps(run: Path) -> list[Kept]:
     for source in [Path(r) for r in facts.get("runs", [])] or [run]:
         if (source / "maps" / "index.json").is_file() and (source / "config.yaml").is_file():
             config = OmegaConf.load(source / "config.yaml")
-            model = f"{config.model.name}_{OmegaConf.select(config, 'model.training')}"
+            training = {"none": "random"}.get(config.model.training, config.model.training)
+            model = f"{config.model.name}_{training}"
             setting, condition, _ = names(
                 config.name, f"textbox_{OmegaConf.select(config, 'dataset.background')}", model
             )
@@ -93,7 +94,7 @@ def plain_maps(run: Path) -> list[Kept]:
 
 
 def evidence(run: Path, draws: int = DRAWS) -> dict[str, pd.DataFrame]:
-    """`visible` (setting, method): share of images in which every object is lit; `iou_spread`: IOU over K, CR1 bucket 9."""
+    """`visible` (setting, method): share of images with every object lit; `iou_spread`: of IOU over K, CR1 bucket 9."""
     found = {}
     visible = [table for k in plain_maps(run) if (table := visible_table(k, draws)) is not None]
     if visible:
@@ -108,7 +109,7 @@ def evidence(run: Path, draws: int = DRAWS) -> dict[str, pd.DataFrame]:
 
 
 def visible_table(kept: Kept, draws: int) -> pd.DataFrame | None:
-    """Share of images (buckets 8, 9, 11, 12) in which the mean of the picture on every object exceeds its background's."""
+    """Share of images (buckets 8, 9, 11, 12) in which the picture's mean on every object exceeds its background's."""
     rows = kept.rows(SHOWN)
     methods = [m for m in IDENTIFIABLE if kept.has(m)]
     if not len(rows) or not methods:
@@ -131,7 +132,7 @@ def _every_object_lit(kept: Kept, method: str, rows: np.ndarray) -> np.ndarray:
 
 
 def iou_by_k(kept: Kept, rows: np.ndarray, method: str = "integrated_gradients") -> np.ndarray:
-    """(images, K): IOU of the letter's box and the map's largest values, selected by the public code's histogram rule."""
+    """(images, K): IOU of the letter's box and the map's largest values, chosen by the public code's histogram rule."""
     blurred = box_blur(kept.planes(method, rows), BLUR)
     text = torch.zeros_like(blurred, dtype=torch.bool)
     for mask, row in zip(text, rows, strict=True):

@@ -5,8 +5,8 @@ mean over buckets (error bar: standard deviation over buckets; worst case: the l
 (a constant map) is left out and counted.
 
 A *condition* says what differs from the paper's main models (`plain`: black background, the CNN, plain training):
-`noise`, `places`, `alexnet`, `vgg16`, `pgd`. Metrics come in two modes: `code` (what the public code computes) and
-`paper` (what the text says).
+`noise`, `places`, `alexnet`, `vgg16`, `pgd`, `random` (untrained). Metrics come in two modes: `code` (what the public
+code computes) and `paper` (what the text says).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TEN = [*WEAK, "deep_taylor", "integrated_gradients", "lrp_epsilon", "deeplift_re
 NINE = [m for m in TEN if m != "deeplift_reveal_cancel"]  # what the authors ran on AlexNet and VGG-16
 METRICS = ("pafl", "safl", "pmafl", "smafl", "piou", "siou")
 MODES = ("code", "paper")
-CONDITIONS = ("noise", "places", "alexnet", "vgg16", "pgd")
+CONDITIONS = ("noise", "places", "alexnet", "vgg16", "pgd", "random")
 COMPARED = (("plain", "noise"), ("plain", "places"), ("plain", "pgd"), ("noise", "places"))
 BOTH_PRESENT = {  # buckets with a primary and a secondary object
     "simple_fr": ("8", "9", "10", "11", "12"),
@@ -120,13 +120,14 @@ class Cell:
 
 
 def names(experiment: str, dataset: str, model: str) -> tuple[str, str, str]:
-    """(setting, condition, reading) of a row's names; the setting is empty for an experiment that is not the paper's."""
+    """(setting, condition, reading) of a row's names; the setting is empty where data or model are not the paper's."""
     setting = experiment.removeprefix("smerf_")
+    ours = setting in SETTINGS and dataset.startswith("textbox") and model.startswith("smerf_")
     words = {*dataset.split("_"), *model.split("_")}
     condition = "+".join(c for c in CONDITIONS if c in words) or "plain"
-    choices = {"code": "labels=code", "clipped": "loss=keras_clipped"}
+    choices = {"code": "labels=code", "strict": "placement=strict", "clipped": "loss=keras_clipped"}
     reading = ", ".join(said for word, said in choices.items() if word in words) or RECOMMENDED
-    return setting if setting in SETTINGS else "", condition, reading
+    return setting if ours else "", condition, reading
 
 
 def select(scores: pd.DataFrame) -> pd.DataFrame:
@@ -349,7 +350,7 @@ def reasonings() -> dict[str, dict[str, Any]]:
 
 
 def table_1() -> pd.DataFrame:
-    """Label, focus (primary) and avoid (secondary) of every defined bucket, beside what is printed (? = left out there)."""
+    """Label, focus (primary) and avoid (secondary) of every defined bucket, beside the printed ones (?: not there)."""
     rows = []
     for setting, reasoning in reasonings().items():
         for bucket, rule in reasoning["buckets"].items():

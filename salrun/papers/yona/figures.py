@@ -128,9 +128,9 @@ def figure_1(maps: Maps, stem: Path) -> list[Path]:
     for line, which in zip(axes[1:], shown, strict=True):
         drawn += _draw(line, maps, which, rows)
     for line, name in zip(
-        axes, ["image", *(f"{LABELS[GBP]}, {TITLES[m][maps.experiment]}" for m, _ in shown)], strict=True
+        axes, ["image", *(f"{LABELS[GBP]}\n{TITLES[m][maps.experiment]}" for m, _ in shown)], strict=True
     ):
-        line[0].set_ylabel(name)
+        _name_row(line[0], name)
     return save(fig, pd.DataFrame(drawn), stem)
 
 
@@ -149,7 +149,7 @@ def figure_models(maps: Maps, models: tuple[str, ...], methods: tuple[str, ...],
     drawn = []
     for line, row in zip(axes, rows, strict=True):
         _picture(line[0], maps, row)
-        line[0].set_ylabel(str(maps.index["group"][row]))
+        _name_row(line[0], str(maps.index["group"][row]))
     for column, which in zip(axes.T[1:], shown, strict=True):
         drawn += _draw(column, maps, which, rows)
         column[0].set_title(f"{LABELS[which[1]]}\n{TITLES[which[0]][maps.experiment]}")
@@ -162,6 +162,10 @@ def _bare(ax: Axes) -> None:
     ax.set_yticks([])
     ax.grid(False)
     ax.spines[:].set_visible(False)
+
+
+def _name_row(ax: Axes, name: str) -> None:
+    ax.set_ylabel(name, rotation=0, ha="right", va="center")
 
 
 def _picture(ax: Axes, maps: Maps, row: int) -> None:
@@ -234,6 +238,7 @@ def figure_cascade(table: pd.DataFrame, methods: list[str], stem: Path) -> list[
             ax.fill_between(part["step"], part["ci_low"], part["ci_high"], color=style["color"], alpha=0.2, linewidth=0)
         ax.axhline(ALIKE, color="#888888", linewidth=0.8)
         ax.set_title(f"model: {model}")
+        ax.set_xticks(sorted(table["step"].unique()))
         ax.set_xlabel("re-initialised last layers" + (" (%)" if table["experiment"].iloc[0] == SANITY else ""))
     axes[0, 0].set_ylabel("Spearman with the trained model")
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=min(len(methods), 4))

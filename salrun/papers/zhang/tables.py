@@ -434,7 +434,7 @@ def _listed(specs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
     """name -> `parameter=value, ..`; where runs differ, all of them."""
     found: dict[str, dict[str, None]] = {}
     for name, spec in specs:
-        text = ", ".join(f"{k}={v}" for k, v in spec.items() if k != "_target_")
+        text = ", ".join(f"{k}={v}" for k, v in spec.items() if k not in ("_target_", "direction"))
         found.setdefault(name, {})[text] = None
     return {name: " | ".join(texts) for name, texts in found.items()}
 

@@ -1,0 +1,119 @@
+"""The commands of README.md and docs/*.md work as written, at smoke scale: each page in a folder of its own.
+
+A ```python or ```yaml block is a file where its first line is a comment naming one, or the text before it says "Save it
+as `path`". Every line of a ```bash block that starts with `salrun` or `SALRUN_PLUGINS=` is run by bash, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, command_env
+
+PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+SKIPPED = {
+    "salrun +experiment=smerf_complex_cr2": "19 methods: half a minute even at smoke scale; test_run.py has its like",
+    "salrun -m +experiment=smerf_simple_fr,smerf_simple_nr seed=0,1,2": "six jobs, four of which train a model",
+    "salrun collect outputs/smerf_simple_fr/latest outputs/smerf_simple_nr/latest": "joins what the sweep would make",
+}
+SMALLER = {"reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1"}  # instead of a minute of training
+COMMANDS = {  # run on each page; a new command must be counted here
+    "README.md": 6,
+    "docs/add_a_dataset.md": 1,
+    "docs/add_a_method.md": 1,
+    "docs/add_a_metric.md": 1,
+    "docs/reasoning.md": 1,
+    "docs/tables.md": 2,
+}
+
+
+@dataclass
+class Page:
+    """What a page asks its reader to save, to type and, where it is no file, to try in Python."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    snippets: list[str] = field(default_factory=list)
+
+
+def read(text: str) -> Page:
+    page = Page()
+    for before, language, body in re.findall(r"(?:^|\n)([^\n]*)\n*```(\w+)\n(.*?)```", text, re.DOTALL):
+        named = re.match(r"# ([\w./-]+\.(?:py|yaml))\n", body) or re.search(r"Save it\s+as `([^`]+)`", before)
+        if language in ("python", "yaml") and named:
+            page.files[named[1]] = body
+        elif language == "python":
+            page.snippets.append(body)
+        elif language == "bash":
+            page.commands += [c for line in body.splitlines() for c in commands(line)]
+    return page
+
+
+def commands(line: str) -> list[str]:
+    """The commands of a line, without its comment."""
+    return [c for c in re.sub(r"\s+#.*", "", line).split("; ") if c.startswith(("salrun", "SALRUN_PLUGINS="))]
+
+
+def small(command: str) -> str:
+    """The same run at smoke scale on the CPU, without its report; other verbs as they are."""
+    if "dataset=" not in command and "+experiment=" not in command:
+        return command
+    command = re.sub(r"\bscale=\w+", "", command) + " scale=smoke device=cpu report=false"
+    return " ".join([command, *(words for key, words in SMALLER.items() if key in command)])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("docs")
+
+
+def test_every_command_is_known() -> None:
+    pages = {name: read((ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
+    run = {name: [c for c in page.commands if c not in SKIPPED] for name, page in pages.items()}
+    assert {name: len(some) for name, some in run.items() if some} == COMMANDS
+    every = [c for page in pages.values() for c in page.commands]
+    assert [c for c in SKIPPED if c not in every] == []
+    assert all(any(key in c for c in every) for key in SMALLER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_page(name: str, store: Path, tmp_path: Path) -> None:
+    page = read((ROOT / name).read_text(encoding="utf-8"))
+    for path, body in page.files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(body, encoding="utf-8")
+    env = command_env(store)
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+    done = 0
+    for command in page.commands:
+        if command in SKIPPED:
+            continue
+        result = subprocess.run(
+            ["bash", "-c", small(command)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900
+        )
+        assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
+        done += 1
+    assert done == COMMANDS[name]
+
+
+def test_the_tables_page_reads_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Its Python, on tables of a made-up run with the columns of a real one."""
+    pytest.importorskip("duckdb")
+    from salrun.tables import write_scores
+    from tests.fake_run import tables_for_docs
+
+    write_scores(tmp_path / "outputs" / "smerf_simple_fr" / "latest" / "tables", *tables_for_docs())
+    monkeypatch.chdir(tmp_path)
+    snippets = read((ROOT / "docs" / "tables.md").read_text(encoding="utf-8")).snippets
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, "docs/tables.md", "exec"), {})
+    assert "input_x_gradient" in capsys.readouterr().out
