@@ -20,8 +20,8 @@ from salrun.build import Cell, MetricPart, build
 from salrun.files import write_atomic
 from salrun.logbook import Logbook
 from salrun.mapfiles import write_maps
-from salrun.models.recipe import Obtained
-from salrun.plan import Plan, plan
+from salrun.models.recipe import Obtained, Recipe
+from salrun.plan import Line, Plan, plan
 from salrun.report import write_report
 from salrun.stages import Result, Stages, Tile, tiles
 from salrun.store import Lease
@@ -43,6 +43,11 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
         with book.stage("data"):
             work = tiles(cell.dataset.explained(), cell.tile, cell.shard)
+        if config["plan"]:
+            with book.stage("plan"):
+                print(preview(cell, work).table())
+            book.write(planned_only=True)
+            return out
         with book.stage("model"):
             obtained = obtain_models(cell)
             stages = open_stages(cell, obtained)
@@ -50,10 +55,6 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
         with book.stage("plan"):
             cost = plan(cell, stages["model"], work)
         book.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
-        if config["plan"]:
-            print(cost.table())
-            book.write(planned_only=True)
-            return out
         announce(cell, cost)
         keep = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
         with book.stage("maps and scores"):
@@ -65,7 +66,8 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
             write_csv(out / "tables" / "model.csv", model_table(cell, obtained))
             write_maps(cell, stages["model"], work, out)
         with book.stage("figures and claims"):
-            claims = papers.conclude(cell.paper, out)
+            claims, problems = papers.conclude(cell.paper, out)
+        book.write(problems=problems)
         if config["report"]:
             book.write(status="done")
             with book.stage("report"):
@@ -96,6 +98,21 @@ def obtain_models(cell: Cell) -> dict[str, Obtained]:
         log.info("%s: %s, %s accuracy %.4f", name, found.source, check.split, check.accuracy)
         obtained[name] = found
     return obtained
+
+
+def preview(cell: Cell, work: list[Tile]) -> Plan:
+    """The plan, without training anything: a model that is not there yet is timed untrained, its training counted."""
+    data = getattr(cell.dataset, "plain", cell.dataset)
+    training = 0.0
+    if isinstance(cell.recipe, Recipe) and not cell.recipe.at_hand(data, cell.seed, cell.store):
+        model = cell.recipe.build(cell.seed).to(cell.device, getattr(torch, cell.precision))
+        training = cell.recipe.training_passes(data)
+    else:
+        model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
+    cost = plan(cell, Stages(cell, model.name, model), work)
+    if training:
+        cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1))
+    return cost
 
 
 def open_stages(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Stages]:

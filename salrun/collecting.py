@@ -47,8 +47,8 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
             if tables:
                 write_csv(out / "tables" / "model.csv", pd.concat(tables, ignore_index=True).drop_duplicates())
         with book.stage("figures and claims"):
-            claims = papers.conclude(paper, out)
-        book.write(status="done")
+            claims, problems = papers.conclude(paper, out)
+        book.write(status="done", problems=problems)
         write_report(out)
     for line in missing:
         print(f"missing: {line}")

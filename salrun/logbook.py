@@ -53,6 +53,7 @@ class Logbook:
     def __enter__(self) -> Logbook:
         self.out.mkdir(parents=True, exist_ok=True)
         self._handler = logging.FileHandler(self.out / "run.log", encoding="utf-8")
+        self._handler.setLevel(logging.DEBUG)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger("salrun").addHandler(self._handler)
         self._redirect = logging_redirect_tqdm()

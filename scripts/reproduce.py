@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 OUTPUTS = Path("outputs")
+SALRUN = str(Path(sys.executable).with_name("salrun"))
 EXPERIMENTS = {
     "smerf": [
         *("smerf_simple_fr", "smerf_simple_nr", "smerf_complex_fr"),
@@ -63,20 +64,20 @@ def main(argv: list[str] | None = None) -> int:
     jobs = wanted(options.paper, options.scale, options.seed or [0], options.also, more)
     failed = []
     for number, job in enumerate(jobs, 1):
-        command = ["salrun", *job]
         known = done(job)
-        print(f"[{number}/{len(jobs)}] {shlex.join(command)}{f'  (done: {known})' if known else ''}", flush=True)
-        if known is None and not options.dry_run and subprocess.run(command, check=False).returncode:
-            failed.append(shlex.join(command))
+        shown = shlex.join(["salrun", *job])
+        print(f"[{number}/{len(jobs)}] {shown}{f'  (done: {known})' if known else ''}", flush=True)
+        if known is None and not options.dry_run and subprocess.run([SALRUN, *job], check=False).returncode:
+            failed.append(shown)
     if options.dry_run:
         return 0
     runs = [str(run) for job in jobs if (run := done(job))]
-    for command_line in failed:
-        print(f"failed: {command_line}", file=sys.stderr)
+    for shown in failed:
+        print(f"failed: {shown}", file=sys.stderr)
     if not runs:
         return 1
     collected = subprocess.run(
-        ["salrun", "collect", *runs, "-o", str(OUTPUTS / options.paper / options.scale)], check=False
+        [SALRUN, "collect", *runs, "-o", str(OUTPUTS / options.paper / options.scale)], check=False
     )
     return 1 if failed else collected.returncode
 

@@ -126,9 +126,7 @@ class Recipe:
         if shipped is not None:
             card = checkpoint.load_checkpoint(shipped, model.module)
             return self._finish(model, data, store, device, card, "shipped")
-        key = key_of(
-            "model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self)
-        )
+        key = self._key(identity, data)
         path = store.path("model", key)
         source = "stored"
         if not path.exists():
@@ -141,6 +139,25 @@ class Recipe:
         except SalrunError as fault:
             raise SalrunError(f"{fault}; remove {path} and run again to train anew") from fault
         return self._finish(model, data, store, device, card, source)
+
+    def _key(self, identity: dict[str, Any], data: Any) -> str:
+        return key_of(
+            "model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self)
+        )
+
+    def at_hand(self, data: Any, seed: int, store: Store) -> bool:
+        """Whether `obtain` would find weights rather than train them."""
+        if self.training == "none" or self.weights is not None:
+            return True
+        identity = self.identity(data, seed)
+        shipped = None if self.train else self.shipped(identity)
+        return shipped is not None or store.has("model", self._key(identity, data))
+
+    def training_passes(self, data: Any) -> float:
+        """Forward passes of one training (a backward pass counts two; every step of an attack is a pass of its own)."""
+        how = self.how()
+        images = how.epochs * min(how.epoch_images or len(data.ids("train")), len(data.ids("train")))
+        return 3.0 * images * (1 + (how.pgd["iterations"] if how.pgd else 0))
 
     def shipped(self, identity: dict[str, Any]) -> Path | None:
         """The checkpoint whose card has this very identity, if we ship one."""

@@ -6,6 +6,7 @@ as `path`". Every line of a ```bash block that starts with `salrun` or `SALRUN_P
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -85,7 +86,7 @@ def test_every_command_is_known() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_page(name: str, store: Path, tmp_path: Path) -> None:
+def test_page(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = read((ROOT / name).read_text(encoding="utf-8"))
     for path, body in page.files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -102,18 +103,17 @@ def test_page(name: str, store: Path, tmp_path: Path) -> None:
         assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
         done += 1
     assert done == COMMANDS[name]
+    if name == "docs/tables.md":
+        monkeypatch.chdir(tmp_path)
+        assert [try_python(snippet) for snippet in page.snippets] == [
+            True,
+            importlib.util.find_spec("duckdb") is not None,
+        ]
 
 
-def test_the_tables_page_reads_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Its Python, on tables of a made-up run with the columns of a real one."""
-    pytest.importorskip("duckdb")
-    from salrun.tables import write_scores
-    from tests.fake_run import tables_for_docs
-
-    write_scores(tmp_path / "outputs" / "smerf_simple_fr" / "latest" / "tables", *tables_for_docs())
-    monkeypatch.chdir(tmp_path)
-    snippets = read((ROOT / "docs" / "tables.md").read_text(encoding="utf-8")).snippets
-    assert len(snippets) == 2
-    for snippet in snippets:
-        exec(compile(snippet, "docs/tables.md", "exec"), {})
-    assert "input_x_gradient" in capsys.readouterr().out
+def try_python(snippet: str) -> bool:
+    """Run it, unless it needs DuckDB and that is not here."""
+    if "import duckdb" in snippet and importlib.util.find_spec("duckdb") is None:
+        return False
+    exec(compile(snippet, "docs/tables.md", "exec"), {})
+    return True

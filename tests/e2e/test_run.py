@@ -16,7 +16,8 @@ import pytest
 
 from tests.conftest import command_env
 
-SMOKE = ("+experiment=smerf_simple_fr", "scale=smoke", "device=cpu")
+METHODS = "methods=[smerf/gradient,smerf/input_x_gradient,smerf/random,smerf/edge,smerf/oracle,smerf/all_lit]"
+SMOKE = ("+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", METHODS)
 SCORES = ["experiment", "dataset", "model", "seed", "scale", "group", "image_id", "label", "prediction", "target"]
 SCORES += ["method", "metric", "variant", "value", "flag"]
 COMMAND = str(Path(sys.executable).with_name("salrun"))
@@ -244,7 +245,7 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path)
     assert "UNVERIFIED" in done.stdout or "accuracy" in done.stdout
     target = ["+methods.blob={_target_: my_part.CentreBias, width: 3.0}"]
     again = subprocess.run(
-        [COMMAND, *words, *target], cwd=tmp_path / "mine", env=command_env(tmp_path), capture_output=True, text=True
+        [COMMAND, *words, *target], cwd=tmp_path, env=command_env(tmp_path), capture_output=True, text=True
     )
     assert again.returncode == 2 and "centre_bias" in again.stderr  # without the plug-in the name is unknown
     wrong = subprocess.run(
@@ -285,6 +286,20 @@ def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "interrupted" in said.splitlines()[-1] and "Traceback" not in said
+
+
+def test_the_named_example_has_every_row(tmp_path: Path) -> None:
+    """17 rows of the paper, the two controls, six metrics in two readings; from shipped weights."""
+    words = ["+experiment=smerf_complex_cr2", "scale=smoke", "device=cpu", "dataset.n_per_bucket=1"]
+    done = subprocess.run([COMMAND, *words], cwd=tmp_path, env=command_env(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = latest(tmp_path, "smerf_complex_cr2")
+    scores = pd.read_parquet(run / "tables" / "scores.parquet")
+    assert scores["method"].nunique() == 1 + 19
+    assert set(scores["metric"]) == {"confidence", "pafl", "safl", "pmafl", "smafl", "piou", "siou"}
+    assert set(scores["variant"].str.partition(":")[0]) == {"-", "code", "paper"}
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["problems"] == [] and facts["models"]["model"]["source"] == "shipped"
 
 
 def test_list_and_cache(salrun_command) -> None:

@@ -386,6 +386,7 @@ def run(tmp_path_factory, scores):
     index = {"image_id": [f"n0/{i:03d}" for i in range(12)]}
     (folder / "maps" / "index.json").write_text(json.dumps(index))
     facts = {
+        "experiment": "zhang_fidelity",
         "methods": {"rise": {"_target_": "x", "n_masks": 500, "view": "minmax", "target": "label"}},
         "metrics": {
             "average_increase/all": {"_target_": "x", "mask_space": "raw", "view": "minmax"},
@@ -425,14 +426,16 @@ def test_tables_say_what_was_run(run):
 
 
 def test_collected_runs_bring_their_protocols(run, tmp_path):
-    other = {"methods": {"rise": {"n_masks": 4000}}, "metrics": {}}
-    second = tmp_path / "second"
-    second.mkdir()
-    (second / "run.json").write_text(json.dumps(other))
-    (tmp_path / "run.json").write_text(json.dumps({"runs": [str(run), str(second)]}))
-    how = tables.protocol(tmp_path)
+    names = {"zhang_fidelity_dear": 4000, "zhang_targets_predicted": 20}
+    for name, masks in names.items():
+        (tmp_path / name).mkdir()
+        facts = {"experiment": name, "methods": {"rise": {"n_masks": masks}}, "metrics": {}}
+        (tmp_path / name / "run.json").write_text(json.dumps(facts))
+    (tmp_path / "run.json").write_text(json.dumps({"runs": [str(run), *(str(tmp_path / n) for n in names)]}))
+    how = tables.protocol(tmp_path, ["fidelity"])
     assert how["methods"]["rise"] == "n_masks=500, view=minmax, target=label | n_masks=4000"
     assert how["metrics"]["Complete"] == "baseline=zeros, view=None"
+    assert tables.protocol(tmp_path, tables.TARGETS)["methods"] == {"rise": "n_masks=20"}
 
 
 def test_figures_and_claims_are_written(run):

@@ -154,7 +154,10 @@ def _lines(
 
 def _per_setting(e: Measured, settings: Sequence[str], part: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
     """One block of parts for every setting that is there."""
-    return parts(**{s: part(s) for s in _present(e, settings)})
+    blocks = {s: part(s) for s in _present(e, settings)}
+    if not any(block.shape[1] for block in blocks.values()):
+        raise NotTestable("nothing to compare: no method is above the random baseline")
+    return parts(**blocks)
 
 
 def _buckets(

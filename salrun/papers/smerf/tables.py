@@ -343,6 +343,7 @@ def published_evidence() -> Measured:
 # -- Tables 1 to 3 -----------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
 def reasonings() -> dict[str, dict[str, Any]]:
     """The seven reasonings, as the data are made from them."""
     folder = conf_dir() / "reasoning"

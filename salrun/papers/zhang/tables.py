@@ -408,15 +408,26 @@ def variations_table(cell: Cell) -> pd.DataFrame:
 # -- protocol ---------------------------------------------------------------------------------------------------------
 
 
-def protocol(run: Path) -> dict[str, dict[str, str]]:
-    """{"methods": {name: parameters}, "metrics": {column: parameters}} of a run, or of those it was collected from."""
+def protocol(run: Path, settings: Iterable[str]) -> dict[str, dict[str, str]]:
+    """{"methods": {name: parameters}, "metrics": {column: parameters}}: what was run in these settings.
+
+    Of the run itself, or of the runs that it was collected from.
+    """
     facts = _facts(run)
     sources = [facts] if "metrics" in facts else [_facts(Path(r)) for r in facts.get("runs", [])]
+    sources = [s for s in sources if setting_of(str(s.get("experiment"))) in settings]
     methods = _listed((name, spec) for s in sources for name, spec in s.get("methods", {}).items())
     metrics = _listed(
         (c, spec) for s in sources for key, spec in s.get("metrics", {}).items() for c in _columns_of(key)
     )
     return {"methods": methods, "metrics": metrics}
+
+
+def settings_of(table: str, cell: Cell) -> list[str]:
+    """The settings whose runs a table rests on."""
+    if table == "table2":
+        return [*TARGETS, *([] if "label" in cell.scores else ["fidelity"])]
+    return {"table3": ["robustness"], "table4": ["transforms"]}.get(table, ["fidelity"])
 
 
 def _facts(run: Path) -> dict[str, Any]:
@@ -480,7 +491,7 @@ def _printed(row: pd.Series) -> str:
 
 def write_tables(run: Path, draws: int = DRAWS) -> list[Path]:
     """All tables as tables/zhang_*.csv of the run, with a column for the seed; for readers some as .md too."""
-    how, known = protocol(run), read_cells(run)
+    known = read_cells(run)
     made: dict[str, list[pd.DataFrame]] = {}
     pages: dict[str, list[str]] = {}
     for cell in known:
@@ -494,6 +505,7 @@ def write_tables(run: Path, draws: int = DRAWS) -> list[Path]:
         for name, table in tables.items():
             if table.empty:
                 continue
+            how = protocol(run, settings_of(name, cell))
             if name in TITLES:
                 pages.setdefault(name, []).append(page(name, table, cell, how))
             if "n" in table and "method" in table:

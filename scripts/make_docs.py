@@ -1,0 +1,220 @@
+"""Fill the result blocks of the docs pages from the committed results in docs/results/.
+
+    python scripts/make_docs.py                                  # fill every block of docs/*.md
+    python scripts/make_docs.py --check                          # say which pages are out of date, exit 1
+    python scripts/make_docs.py keep outputs/smerf/paper smerf   # commit-ready copy of a run's results
+
+A block stands between `<!-- results: KIND FOLDER [WORDS] -->` and `<!-- /results -->`; KIND is one of BLOCKS, FOLDER a
+folder of docs/results/. Everything around the blocks is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
+PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
+
+
+def keep(run: Path, name: str, results: Path) -> list[Path]:
+    """Copy what lasts of a run: summary, claims, models, the paper's tables, and run.json without its machine."""
+    folder = results / name
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    tables = [run / "tables" / "summary.csv", run / "tables" / "model.csv", run / "claims.csv"]
+    for path in [*tables, *sorted((run / "tables").glob("*_*.csv"))]:
+        if path.is_file():
+            made.append(folder / path.name)
+            pd.read_csv(path, keep_default_na=False, dtype=str).map(_short).to_csv(made[-1], index=False)
+    facts = json.loads((run / "run.json").read_text())
+    made.append(folder / "run.json")
+    made[-1].write_text(json.dumps({k: v for k, v in facts.items() if k not in PRIVATE}, indent=2) + "\n")
+    return made
+
+
+def _short(cell: str) -> str:
+    """Six digits of a number; anything else as it is."""
+    return f"{float(cell):.6g}" if re.fullmatch(r"-?\d+\.\d{5,}(e-?\d+)?|-?\d\.?\d*e-?\d+", cell) else cell
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A GitHub table; numbers right-aligned."""
+    numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table]
+    lines = [
+        "| " + " | ".join(map(str, table.columns)) + " |",
+        "|" + "|".join("--:" if n else "---" for n in numeric) + "|",
+    ]
+    for row in table.itertuples(index=False):
+        lines.append("| " + " | ".join(_cell(v) for v in row) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.3f}"
+    return str(value).replace("|", "\\|")
+
+
+def _read(folder: Path, name: str, **options: object) -> pd.DataFrame:
+    return pd.read_csv(folder / name, **options)  # type: ignore[call-overload]
+
+
+def provenance(folder: Path) -> str:
+    """What was run, when, at which commit, and how it differs from the paper."""
+    facts = json.loads((folder / "run.json").read_text())
+    lines = [
+        f"`{facts['command']}`",
+        "",
+        f"Scale {facts.get('scale')}, seed {facts.get('seed')}, {facts.get('device')}, {facts.get('precision')}; "
+        f"commit {str(facts.get('commit'))[:12]}, {str(facts.get('started'))[:10]}.",
+    ]
+    deviations = facts.get("deviations", [])
+    return "\n".join(
+        [*lines, "", "Differs from the paper's protocol:", "", *(f"- {d}" for d in deviations)] if deviations else lines
+    )
+
+
+def claims(folder: Path, *only: str) -> str:
+    """Verdicts: all, or those whose id starts with one of the words; `.paper` twins have their own block."""
+    table = _read(folder, "claims.csv", keep_default_na=False, dtype=str)
+    table = table[~table["id"].str.endswith(".paper")]
+    if only:
+        table = table[table["id"].str.startswith(only)]
+    shown = table[["id", "statement", "measured", "ci_low", "ci_high", "published_holds", "verdict", "reason"]]
+    shown = shown.assign(**{c: shown[c].map(_three) for c in ("measured", "ci_low", "ci_high")})
+    return f"{_count(table)}\n\n{markdown(shown.rename(columns={'published_holds': 'true of the published numbers'}))}"
+
+
+def readings(folder: Path) -> str:
+    """Claims whose truth depends on how the metric is read: the public code's way beside the text's."""
+    table = _read(folder, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
+    rows = []
+    for name in table.index[~table.index.str.endswith(".paper")]:
+        twin = f"{name}.paper"
+        if twin in table.index and table.loc[name, "verdict"] != "not testable here":
+            code, text = table.loc[name], table.loc[twin]
+            rows.append(
+                (
+                    name,
+                    code["statement"],
+                    code["holds"],
+                    text["holds"],
+                    _three(code["measured"]),
+                    _three(text["measured"]),
+                )
+            )
+    columns = ["id", "statement", "holds (code)", "holds (text)", "margin (code)", "margin (text)"]
+    both = pd.DataFrame(rows, columns=columns)
+    same = both["holds (code)"] == both["holds (text)"]
+    said = f"{int(same.sum())} of {len(both)} claims come out the same under both readings; the others:"
+    return f"{said}\n\n{markdown(both[~same])}"
+
+
+def accuracy(folder: Path) -> str:
+    """Accuracy of every model: overall and in its worst group."""
+    table = _read(folder, "model.csv", dtype={"group": str}).query("what == 'accuracy'")
+    rows = []
+    for (experiment, model, seed), part in table.groupby(["experiment", "model", "seed"], sort=False):
+        overall = part.loc[part["group"] == "(all)", "value"]
+        groups = part[part["group"] != "(all)"].sort_values("value")
+        worst = f"{groups['value'].iloc[0]:.3f} ({groups['group'].iloc[0]})" if len(groups) else ""
+        rows.append(
+            (experiment, model, seed, float(overall.iloc[0]), worst, part["source"].iloc[0], part["verified"].iloc[0])
+        )
+    return markdown(
+        pd.DataFrame(rows, columns=["experiment", "model", "seed", "accuracy", "worst group", "weights", "verified"])
+    )
+
+
+def pools(folder: Path, metric: str, mode: str = "code") -> str:
+    """SMERF: mean and lowest bucket of every method over the simple and the complex settings, beside the published."""
+    table = _read(folder, "smerf_pools.csv").query("condition == 'plain' and metric == @metric and mode == @mode")
+    first = table[table["seed"] == table["seed"].min()]
+    columns: dict[str, pd.Series] = {}
+    for pool in ("simple", "complex"):
+        part = first[first["pool"] == pool].set_index("method")
+        if part.empty:
+            continue
+        said = part["mean"].map("{:.3f}".format) + " [" + part["ci_low"].map("{:.3f}".format) + ", "
+        columns[f"{pool} mean [95% CI]"] = said + part["ci_high"].map("{:.3f}".format) + "]"
+        columns[f"{pool} min"] = part["min"]
+        if mode == "code":
+            columns[f"{pool} published mean"], columns[f"{pool} published min"] = (
+                part["published_mean"],
+                part["published_min"],
+            )
+        missing = part["images_without_score"]
+        if missing.any():
+            columns[f"{pool} images without score"] = missing
+    return markdown(pd.DataFrame(columns).dropna(axis=1, how="all").rename_axis("method").reset_index())
+
+
+def table(folder: Path, name: str, *columns: str) -> str:
+    """Any committed CSV, or some of its columns."""
+    data = _read(folder, name)
+    return markdown(data[list(columns)] if columns else data)
+
+
+def _three(cell: str) -> str:
+    return f"{float(cell):+.3g}" if cell else ""
+
+
+def _count(table: pd.DataFrame) -> str:
+    return ", ".join(f"{n} {verdict}" for verdict, n in table["verdict"].value_counts().items()) + "."
+
+
+BLOCKS: dict[str, Callable[..., str]] = {f.__name__: f for f in (provenance, claims, readings, accuracy, pools, table)}
+
+
+def fill(page: str, results: Path) -> str:
+    """The page with every block made anew; a block without results says so."""
+
+    def block(match: re.Match[str]) -> str:
+        kind, name, *words = match[2].split()
+        if kind not in BLOCKS:
+            raise SystemExit(f"unknown block '{kind}'; known: {', '.join(BLOCKS)}")
+        folder = results / name
+        content = (
+            BLOCKS[kind](folder, *words) if folder.is_dir() else f"*Not measured yet: docs/results/{name} is empty.*"
+        )
+        return f"{match[1]}{content}\n{match[4]}"
+
+    return BLOCK.sub(block, page)
+
+
+def main(argv: Sequence[str] | None = None, docs: Path = DOCS) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("words", nargs="*", metavar="keep RUN NAME")
+    options = parser.parse_args(argv)
+    if options.words:
+        if len(options.words) != 3 or options.words[0] != "keep":
+            parser.error("give nothing, or: keep RUN NAME")
+        keep(Path(options.words[1]), options.words[2], docs / "results")
+    stale = []
+    for path in sorted(docs.glob("*.md")):
+        old = path.read_text(encoding="utf-8")
+        new = fill(old, docs / "results")
+        if new != old:
+            stale.append(path)
+            if not options.check:
+                path.write_text(new, encoding="utf-8")
+    for path in stale:
+        print(f"{'out of date' if options.check else 'written'}: {path.name}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
