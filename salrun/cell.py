@@ -18,7 +18,7 @@ from tqdm import tqdm
 from salrun import papers
 from salrun.build import Cell, MetricPart, build
 from salrun.files import write_atomic
-from salrun.logbook import Logbook
+from salrun.logbook import Logbook, own_settings
 from salrun.mapfiles import write_maps
 from salrun.models.recipe import Obtained, Recipe
 from salrun.plan import Line, Plan, plan
@@ -51,7 +51,7 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
         with book.stage("model"):
             obtained = obtain_models(cell)
             stages = open_stages(cell, obtained)
-        book.write(**facts(cell, obtained))
+        book.write(**facts(cell, obtained, command))
         with book.stage("plan"):
             cost = plan(cell, stages["model"], work)
         book.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
@@ -189,9 +189,10 @@ def model_table(cell: Cell, obtained: dict[str, Obtained]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def facts(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Any]:
+def facts(cell: Cell, obtained: dict[str, Obtained], command: str) -> dict[str, Any]:
     """What run.json says about the cell."""
     deviations = [d for found in obtained.values() for d in found.deviations]
+    deviations += own_settings(command) if cell.paper else []
     if cell.scale != "paper":
         deviations.insert(0, f"scale={cell.scale}: a reduced run, not the paper's protocol")
     if getattr(cell.dataset, "background", None) == "places":

@@ -9,7 +9,7 @@ import pandas as pd
 
 from salrun import papers
 from salrun.errors import SalrunError
-from salrun.logbook import Logbook
+from salrun.logbook import Logbook, own_settings
 from salrun.report import write_report
 from salrun.tables import join, read_run, runs_below, write_csv, write_scores
 
@@ -40,6 +40,9 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
         book.facts["deviations"] = list(
             dict.fromkeys(d for r in whole for d in facts[r].get("deviations", []) if "shard" not in d)
         )
+        set_by_hand = [d for r in whole for d in own_settings(facts[r].get("command", ""))]
+        book.facts["deviations"] += [d for d in dict.fromkeys(set_by_hand) if d not in book.facts["deviations"]]
+        book.facts["commands"] = [facts[r].get("command", "") for r in whole]
         book.facts["deviations"] += [f"missing: {m}" for m in missing]
         with book.stage("tables"):
             write_scores(out / "tables", *join(whole))

@@ -95,6 +95,13 @@ class Logbook:
         write_atomic(self.out / "run.json", (json.dumps(self.facts, indent=2, default=str) + "\n").encode())
 
 
+def own_settings(command: str) -> list[str]:
+    """What a command line changes of an experiment's parts, as deviations."""
+    parts = ("methods", "metrics", "dataset", "model", "budget", "target", "others")
+    words = [w.strip("'").lstrip("+~") for w in command.split()[1:]]
+    return [f"set on the command line: {w}" for w in words if w.partition("=")[0].partition(".")[0] in parts]
+
+
 def version(package: str) -> str | None:
     try:
         return metadata.version(package)

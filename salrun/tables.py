@@ -168,8 +168,9 @@ def runs_below(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise SalrunError(f"{path} is not there")
+        path = path.resolve()
         inside = [path] if (path / "run.json").exists() else sorted(p.parent for p in path.rglob("run.json"))
-        found += [p for p in inside if not p.is_symlink() and "latest" not in p.parts]
+        found += inside
     if not found:
         raise SalrunError(f"no runs in {', '.join(map(str, paths))}: a run has a run.json")
     return list(dict.fromkeys(p.resolve() for p in found))
