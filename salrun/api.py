@@ -160,7 +160,8 @@ def _default(group: str, name: str) -> dict[str, Any]:
         raise unknown(group.rstrip("s") if group == "methods" else "metric", name, [n for n in known if "/" not in n])
     settings = OmegaConf.create({"scale": "paper", "budget": {}})
     spec = OmegaConf.merge(settings, OmegaConf.load(conf_dir() / group / f"{name}.yaml"))
-    return dict(OmegaConf.to_container(spec, resolve=True)[name])  # type: ignore[call-overload, index]
+    plain: Any = OmegaConf.to_container(spec, resolve=True)
+    return dict(plain[name])
 
 
 def _method(method: str | Method, options: Mapping[str, Any]) -> Method:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -69,8 +69,16 @@ class MetricPart:
     name: str
     variant: str
     metric: Metric
-    view: NamedView | str | None
+    view: NamedView | Literal["method"] | None
     config: dict[str, Any]
+
+    def view_of(self, part: MethodPart) -> NamedView | None:
+        """The view this metric reads of a method's maps."""
+        return part.view if self.view == "method" else self.view
+
+    @property
+    def view_name(self) -> str:
+        return self.view if isinstance(self.view, str) else "raw" if self.view is None else self.view.name
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Cell:
     tile: int
     chunk: int | None
     keep_maps: str
-    compile: str
+    compile: Literal["auto", "on", "off"]
     shard: tuple[int, int]
     store: Store
     config: dict[str, Any] = field(repr=False)

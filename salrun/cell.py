@@ -129,7 +129,7 @@ def open_stages(cell: Cell, obtained: dict[str, Obtained]) -> dict[str, Stages]:
 def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) -> Iterator[Result]:
     """Maps and scores tile by tile; what the store has is read, not computed. Tiles others work on come last."""
     metrics = [m for m in cell.metrics if scores_here(m, stages)]
-    metrics.sort(key=lambda m: getattr(m.view, "name", m.view) or "")  # metrics of one view share their work
+    metrics.sort(key=lambda m: m.view_name)  # metrics of one view share their work
     todo = deque(work)
     passed_over = 0
     with tqdm(
@@ -167,7 +167,7 @@ def score_tile(
         if not metrics:
             stages.map(result, part, keep)
         for metric in metrics:
-            view = part.view if metric.view == "method" else metric.view
+            view = metric.view_of(part)
             for name, score in stages.score(result, part, metric, keep).items():
                 variant = variant_name(metric.variant, name, getattr(view, "name", None))
                 result.scores[part.name, metric.name, variant] = score
@@ -213,7 +213,7 @@ def facts(cell: Cell, obtained: dict[str, Obtained], command: str) -> dict[str, 
         "metrics": {
             "/".join(filter(None, [m.name, m.variant])): {
                 **m.config,
-                "view": getattr(m.view, "name", m.view),
+                "view": m.view_name,
                 "direction": m.metric.direction,
             }
             for m in cell.metrics

@@ -76,17 +76,13 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
         if passes:
             todo, done = 0.0, 0
             for part in cell.methods:
-                view = part.view if metric.view == "method" else metric.view
+                view = metric.view_of(part)
                 again = cell.explainer(part, metric.metric).method
                 explains = "explain" in metric.metric.needs
                 cost = passes * again.passes(stages.model, cell.dataset.shape) if explains else passes
-                stored = sum(
-                    len(t.ids)
-                    for t in tiles
-                    if cell.store.has("scores", stages.score_key(t, part, metric, view))  # type: ignore[arg-type]
-                )
+                keys = {t: stages.score_key(t, part, metric, view) for t in tiles}
                 todo += cost
-                done += stored
+                done += sum(len(t.ids) for t, key in keys.items() if cell.store.has("scores", key))
             lines.append(Line("scores", name, todo, done // max(len(cell.methods), 1), images))
         shared = metric.metric.shared_passes(stages.model, cell.dataset.shape)
         if shared and name not in seen:

@@ -86,13 +86,7 @@ class Stages:
         shared = sum(m.metric.shared_passes(self.model, cell.dataset.shape) for m in cell.metrics)
         probe = self._raw(cell.dataset.batch(ids[:4]).x)
         passes = (each + shared) * len(ids) / cell.shard[1]
-        return inference_copy(
-            self.model,
-            probe,
-            cell.compile,
-            passes,  # type: ignore[arg-type]
-            batch_size(probe, cell.chunk),
-        )
+        return inference_copy(self.model, probe, cell.compile, passes, batch_size(probe, cell.chunk))
 
     # -- fit -------------------------------------------------------------------------------------------------------
 
@@ -241,8 +235,7 @@ class Stages:
 
     def score(self, result: Result, part: MethodPart, metric: MetricPart, keep_map: bool) -> dict[str, Score]:
         """All named scores of one metric variant for one method on a tile."""
-        view = part.view if metric.view == "method" else metric.view
-        assert not isinstance(view, str)
+        view = metric.view_of(part)
         key = self.score_key(result.tile, part, metric, view)
         known = self.cell.store.read("scores", key)
         if known is not None:

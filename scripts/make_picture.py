@@ -1,6 +1,6 @@
 """The README's picture: TextBox images and what some methods make of them, from a run's kept maps.
 
-    python scripts/make_picture.py outputs/smerf_simple_fr/latest docs/picture.png
+python scripts/make_picture.py outputs/smerf_simple_fr/latest docs/picture.png
 """
 
 from __future__ import annotations

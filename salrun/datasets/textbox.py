@@ -144,9 +144,9 @@ class TextBox:
         available = self.reasoning["validation_per_bucket"]
         if not 1 <= self.n_per_bucket <= available:
             raise SalrunError(f"dataset.n_per_bucket must be in 1..{available}, got {self.n_per_bucket}")
-        for bucket in self.groups or ():
-            if str(bucket) not in self.rules:
-                raise unknown("bucket", str(bucket), self.rules, "dataset.groups")
+        for group in map(str, self.groups or ()):
+            if group not in self.rules:
+                raise unknown("bucket", group, self.rules, "dataset.groups")
 
     def bitmap_size(self, thing: Thing) -> tuple[int, int]:
         """Largest height and width over the object's kinds."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-
 log = logging.getLogger(__name__)
 
 
@@ -17,8 +16,8 @@ def conclude(paper: str | None, run: Path) -> tuple[pd.DataFrame | None, list[st
     """Write a paper's own tables, figures and claims.csv from a run's tables: (the claims, what could not be made).
 
     A room has modules `tables` (write_tables), `figures` (write_figures) and `claims` (write_claims), each taking the
-    run's directory; they read its tables and nothing else. A run with other methods or metrics than the paper's may lack
-    what they need: that is said, and takes nothing of what was measured.
+    run's directory; they read its tables and nothing else. A run with other methods or metrics than the paper's may
+    lack what they need: that is said, and takes nothing of what was measured.
     """
     problems: list[str] = []
     if paper is None:

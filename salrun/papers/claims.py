@@ -123,7 +123,8 @@ def pick(table: pd.DataFrame, **levels: object) -> pd.DataFrame:
             raise NotTestable(f"needs cells by {level}")
         values = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
         present = table.columns.get_level_values(level)
-        absent = [v for v in values if v not in set(present)]
+        known = set(present.unique())
+        absent = [v for v in values if v not in known]
         if absent:
             raise NotTestable(f"needs {level} {', '.join(map(str, absent))}")
         table = table.iloc[:, np.flatnonzero(present.isin(values))]

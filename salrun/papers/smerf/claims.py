@@ -961,9 +961,8 @@ def _about(e: Measured, scope: Scope, id: str, extra: Mapping[str, pd.DataFrame]
     if id.startswith(("table3", "fig32.T2")):
         sizes = tables.table_2().query("split == 'validation'").set_index("setting")["images"]
         images = int(sum(sizes[c.setting] for c in own))
-    empty = _empty_maps(own)
-    if empty and id.removesuffix(".paper") in ("fig8a.T3", "7.3.5"):
-        note = "; ".join(filter(None, [note, empty]))
+    if id.removesuffix(".paper") in ("fig8a.T3", "7.3.5"):
+        note = "; ".join(filter(None, [note, _empty_maps(own)]))
     return replace(e, tables={**e.tables, **extra}, images=images, models=len(own), note=note)
 
 
