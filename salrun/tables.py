@@ -158,8 +158,8 @@ def read_scores(run: Path) -> pd.DataFrame:
 
 def split_variant(frame: pd.DataFrame) -> pd.DataFrame:
     """With columns `mode` and `view` cut from `variant` (`code:seismic` -> code, seismic)."""
-    cut = frame["variant"].str.rpartition(":")
-    return frame.assign(mode=cut[0], view=cut[2])
+    cut = [str(variant).rpartition(":") for variant in frame["variant"]]
+    return frame.assign(mode=[mode for mode, _, _ in cut], view=[view for _, _, view in cut])
 
 
 def runs_below(paths: Iterable[Path]) -> list[Path]:

@@ -188,12 +188,8 @@ def quantus_randomises_in_registration_order() -> list[str]:
     """Its "top_down" is the order of `__init__` backwards, not of execution: here it starts at the image."""
     import quantus
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last, self.first = nn.Linear(6, 3), nn.Linear(64, 6)  # forward: last(first(x))
-
-    model = quantus.helpers.model.pytorch_model.PyTorchModel(Net())
+    net = nn.ModuleDict({"last": nn.Linear(6, 3), "first": nn.Linear(64, 6)})  # forward: last(first(x))
+    model = quantus.helpers.model.pytorch_model.PyTorchModel(net)
     return [name for name, _ in model.get_random_layer_generator("top_down", seed=0)]
 
 
@@ -205,11 +201,8 @@ def captum_sensitivity_of_a_zero_map() -> float:
     """A zero map has no relative change; captum divides by 1: an absolute number among relative ones."""
     from captum.metrics import sensitivity_max
 
-    first = iter([True])
-
-    def explain(inputs):
-        return (inputs[0] * 0 if next(first, False) else torch.ones_like(inputs[0]),)
-
+    maps = iter([torch.zeros(1, 1, 2, 2)])
+    explain = lambda inputs: (next(maps, torch.ones_like(inputs[0])),)  # the image's own map, then others
     return float(sensitivity_max(explain, torch.zeros(1, 1, 2, 2), n_perturb_samples=3)[0])
 
 

@@ -251,7 +251,7 @@ def test_claims_on_a_world_made_like_the_papers(paper_like_run):
     assert found.loc["fig8a.T1", "holds"] == "yes"  # false on the published numbers, so not reproduced
     assert found.loc["fig8a.T1", "verdict"] == "not reproduced"
     assert found.loc["fig7.T1", "holds"] == "no"  # in this world others succeed as DL-R does
-    assert found.loc["fig23.T1", "holds"] == "no"
+    assert found.loc["fig23.T1", "holds"] != "yes"
     assert (found["verdict"] == "not testable here").sum() == sum(
         "under" in r or "table '" in r for r in found["reason"]
     )
@@ -482,7 +482,7 @@ def test_every_plot_draws_or_declines():
             with pytest.raises(figures.NotTestable):
                 draw(empty, Path("nowhere") / name)
             declined += 1
-    assert declined == 18
+    assert declined == 19
 
 
 # -- configs and scripts -----------------------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_each_choice_of_a_reading_can_be_made_alone():
     few = check(compose_config(["+experiment=smerf_complex_cr2", "methods=[smerf/deconvnet]", "model=smerf_simple"]))
     assert list(few["methods"]) == ["deconvnet"]
     assert few["model"]["name"] == "smerf_simple"  # a model given by name wins over arch
-    with pytest.raises(SalrunError, match=r"arch.*alexnet, cnn, vgg16"):
+    with pytest.raises(SalrunError, match="unknown arch 'resnet'.*alexnet"):
         compose_config(["+experiment=smerf_complex_cr2", "arch=resnet"])
 
 
@@ -556,10 +556,10 @@ def test_docs_blocks_are_filled_from_kept_results(tmp_path, paper_like_run):
     )
     page = tmp_path / "smerf.md"
     blocks = ("provenance smerf", "claims smerf fig6a", "readings smerf", "pools smerf pafl code", "claims other")
-    page.write_text("Words.\n" + "".join(f"<!-- results: {b} -->\nold\n<!-- /results -->\n" for b in blocks))
+    page.write_text("Words.\n" + "".join(f"<!-- results: {b} -->\nSTALE\n<!-- /results -->\n" for b in blocks))
     assert docs.main(["keep", str(run), "smerf"], docs=tmp_path) == 0
     text = page.read_text()
-    assert "old" not in text
+    assert "STALE" not in text
     assert "`salrun collect x`" in text
     assert "- d" in text
     assert "| fig6a.T1 |" in text

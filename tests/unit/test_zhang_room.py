@@ -312,6 +312,15 @@ def test_correlations_are_spearman_with_the_class_probability(cell):
     assert table[("AD", "rise")].iloc[0] == pytest.approx(rho)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_metric_that_never_varies_has_no_correlation(scores):
+    black = (scores["method"] == "gradient") & (scores["metric"] == "average_gain")
+    still = scores.assign(value=scores["value"].mask(black, 0.0))
+    table = tables.correlation_table(tables.cells(still, run_curves(still))[0], draws=5)
+    assert np.isnan(table[("AG", "gradient")]).all()
+    assert table[("AG", "rise")].notna().all()
+
+
 def test_discrimination_counts_pairs(cell):
     table = tables.discrimination_table(cell, draws=100).set_index("metric")
     assert table["spread"].round(2).to_dict() == pytest.approx(table["published_spread"].round(2).to_dict())

@@ -140,6 +140,8 @@ def select(scores: pd.DataFrame) -> pd.DataFrame:
     found = [names(*map(str, row)) for row in about.itertuples(index=False)]
     about[["setting", "condition", "reading"]] = pd.DataFrame(found, index=about.index)
     scores = scores[scores["metric"].isin(METRICS)].merge(about[about["setting"] != ""], on=keys)
+    if scores.empty:
+        return scores.assign(mode="", view="")
     offers = scores.groupby(["condition", "reading", "scale"]).agg(
         settings=("setting", "nunique"), images=("image_id", "nunique")
     )

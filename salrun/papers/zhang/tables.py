@@ -275,12 +275,15 @@ def correlation_table(cell: Cell, draws: int = CORRELATION_DRAWS, seed: int = 0)
         return pd.DataFrame()
     first = np.stack([signs[c][1] * scores[c, m].to_numpy() for c, m in keys], axis=1)
     second = np.repeat(p.reindex(scores.index).to_numpy()[:, None], len(keys), axis=1)
-    estimate = [
-        pd.Series(a).corr(pd.Series(b), method="spearman", min_periods=3)
-        for a, b in zip(first.T, second.T, strict=True)
-    ]
+    estimate = [_spearman(a, b) for a, b in zip(first.T, second.T, strict=True)]
     columns = pd.MultiIndex.from_tuples([(signs[c][0], m) for c, m in keys], names=["metric", "method"])
     return estimate_and_draws(estimate, spearman_draws(first, second, np.random.default_rng(seed), draws), columns)
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """NaN where one of the two does not vary."""
+    ranks = pd.DataFrame({"a": a, "b": b}).dropna().rank()
+    return ranks["a"].corr(ranks["b"], min_periods=3) if ranks.nunique().min() > 1 else np.nan
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
