@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from salrun.errors import SalrunError
@@ -23,7 +24,23 @@ def status(words: list[str]) -> int:
         what = f"{facts.get('experiment', '?')} seed={facts.get('seed')} scale={facts.get('scale')}"
         what += f" shard={facts.get('shard', '-')}"
         print(f"{state:<12}{what:<58}{_shown(run)}  {reason}")
+    for job, overrides in _missing_jobs(paths):
+        print(f"{'missing':<12}{' '.join(overrides):<58}{_shown(job)}")
     return 0
+
+
+def _missing_jobs(paths: list[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """Jobs of sweeps that never began: (folder, overrides)."""
+    from omegaconf import OmegaConf
+
+    from salrun.composing import expand
+
+    for path in paths:
+        for sweep in sorted(path.resolve().rglob("multirun.yaml")):
+            overrides = list(OmegaConf.load(sweep).hydra.overrides.task)
+            for number, combination in enumerate(expand(overrides)):
+                if not (sweep.parent / str(number) / "run.json").exists():
+                    yield sweep.parent / str(number), combination
 
 
 def _alive(facts: dict) -> bool:

@@ -119,6 +119,10 @@ def test_shards_join_to_the_whole(finished: Path) -> None:
     whole = subprocess.run([COMMAND, *SMOKE, "tile=4"], cwd=finished, env=env, capture_output=True, text=True)
     assert whole.returncode == 0, whole.stderr
     (sweep,) = (finished / "outputs" / "sweeps").iterdir()
+    (sweep / "1").rename(sweep / "aside")
+    status = subprocess.run([COMMAND, "status", str(sweep)], cwd=finished, env=env, capture_output=True, text=True)
+    assert [line.split()[0] for line in status.stdout.splitlines()] == ["done", "done", "missing"], status.stdout
+    (sweep / "aside").rename(sweep / "1")
     done = subprocess.run(
         [COMMAND, "collect", str(sweep), "-o", "outputs/joined"], cwd=finished, env=env, capture_output=True, text=True
     )

@@ -344,6 +344,8 @@ def mean_focus(e: Measured, stem: Path, settings: Sequence[str]) -> list[Path]:
         ax.tick_params(axis="y", labelsize=6)
         ax.set_title(f"{TITLES[setting]}, bucket {bucket}", fontsize=7)
         data.append(tidy(series, setting=setting, bucket=bucket))
+    for ax in list(axes.flat)[max(0, len(cells) - 3) : len(cells)]:
+        ax.tick_params(axis="x", labelbottom=True)
     for ax in list(axes.flat)[len(cells) :]:
         ax.set_axis_off()
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
@@ -477,7 +479,7 @@ def samples(kept: Sequence[maps.Kept], stem: Path) -> list[Path]:
         for ax, bucket in zip(row, map(str, range(1, 13)), strict=True):
             found = k.rows((bucket,))[:1]
             if not len(found):
-                ax.set_axis_off()
+                ax.spines[:].set_visible(False)
                 continue
             ax.imshow(k.images[found[0]])
             _draw_boxes(ax, k.boxes(found[0]))
