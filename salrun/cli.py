@@ -17,7 +17,6 @@ from salrun.registry import GROUPS, conf_dir, load_plugins, names
 
 VERBS = {
     "list": "what there is: salrun list methods | metrics | experiment | dataset | model | reasoning | views",
-    "check": "does my method or metric behave? salrun check my_method.py",
     "status": "what is done, running, failed, missing: salrun status [outputs/...]",
     "collect": "join runs into one: salrun collect RUNS... -o outputs/<paper>/<name>",
     "report": "write report.html of one run, or one for several: salrun report RUNS...",

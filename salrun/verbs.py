@@ -1,4 +1,4 @@
-"""What `salrun status|collect|report|reliability|check|cache` do."""
+"""What `salrun status|collect|report|reliability|cache` do."""
 
 from __future__ import annotations
 
