@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import os
 import re
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from salrun.views import NamedView
 
 SCALES = ("smoke", "laptop", "paper")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc malloc.h
 TARGETS = ("predicted", "label", "least_probable")
 OF_METHOD = ("view", "target", "label")  # keys of a method's config that are not its own parameters
 OF_METRIC = ("view", "variants")
@@ -319,13 +322,12 @@ def locate(target: str, where: str) -> Callable[..., Any]:
 
 
 def device_of(name: str) -> torch.device:
-    """`auto`: CUDA, else Apple's MPS, else the CPU."""
+    """`auto`: CUDA, else Apple's MPS, else the CPU (whose allocator is then told to keep what networks free)."""
     import torch
 
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
+        name = accelerator or "cpu"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -333,4 +335,17 @@ def device_of(name: str) -> torch.device:
         raise SalrunError(
             f"device '{name}' is not available here: {str(fault).splitlines()[0]}; try device=auto"
         ) from fault
+    if device.type == "cpu":
+        keep_freed_memory()
     return device
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc not to hand the memory of every freed tensor back to the kernel; does nothing elsewhere.
+
+    Otherwise each layer's output is mapped, faulted in and unmapped again: a sixth of a ResNet-50 forward pass.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

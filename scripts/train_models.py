@@ -58,9 +58,9 @@ def catalogue() -> dict[str, list[str]]:
         "dataset=mnist_shapes",
         "model=mnist_cnn",
         "model.arch.classes=3",
-        "dataset.labels=shape",
+        "dataset.labels_of=shape",
     ]
-    jobs["mnist_cnn-digits_with_shapes"] = ["dataset=mnist_shapes", "model=mnist_cnn", "dataset.labels=digit"]
+    jobs["mnist_cnn-digits_with_shapes"] = ["dataset=mnist_shapes", "model=mnist_cnn", "dataset.labels_of=digit"]
     return jobs
 
 

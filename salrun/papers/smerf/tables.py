@@ -455,6 +455,12 @@ def pool_summary(e: Measured) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame()
     joined = pd.concat(parts, ignore_index=True)
+    order = {name: k for k, name in enumerate([*MODES, *METRICS, *LABELS])}
+    joined = joined.sort_values(
+        ["condition", "mode", "pool", "metric", "method"],
+        key=lambda c: c.map(lambda v: (order.get(v, -1), v)),
+        ignore_index=True,
+    )
     settings = {c: e.settings(c) for c in joined["condition"].unique()}
     pooled = [
         " ".join(s for s in settings[c] if s in POOLS[p.removesuffix("_both")])
