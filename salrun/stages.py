@@ -86,7 +86,12 @@ class Stages:
         shared = sum(m.metric.shared_passes(self.model, cell.dataset.shape) for m in cell.metrics)
         probe = self._raw(cell.dataset.batch(ids[:4]).x)
         passes = (each + shared) * len(ids) / cell.shard[1]
-        return inference_copy(self.model, probe, cell.compile, passes, batch_size(probe, cell.chunk))
+        return inference_copy(self.model, probe, cell.compile, passes, self.forward_batch)
+
+    @cached_property
+    def forward_batch(self) -> int:
+        """Images per forward pass of the metrics."""
+        return batch_size(torch.empty(1, *self.cell.dataset.shape, device=self.cell.device), self.cell.chunk)
 
     # -- fit -------------------------------------------------------------------------------------------------------
 
@@ -115,17 +120,16 @@ class Stages:
         key = key_of("fit", **self.base, layer=layer, n=n, source=source_of(part.method))
         known = self.cell.store.read("fit", key)
         if known is None:
-            with self.cell.store.lease("fit", key, f"feature statistics of {layer}") as lease:
-                ids = self._training_ids(n, "feature_stats")
-
-                def batches() -> Any:
-                    for k in range(0, len(ids), FIT_BATCH):
-                        lease.beat()
-                        yield self._raw(self.cell.dataset.images(ids[k : k + FIT_BATCH])[0])
-
-                stats = fit_feature_stats(self.model, layer, batches())
-                tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
-                self.cell.store.write("fit", key, tensors, {"n": stats.n})
+            with self.cell.store.lease("fit", key, f"feature statistics of {layer}"):
+                if not self.cell.store.has("fit", key):  # another process may have made them while this one waited
+                    ids = self._training_ids(n, "feature_stats")
+                    batches = (
+                        self._raw(self.cell.dataset.images(ids[k : k + FIT_BATCH])[0])
+                        for k in range(0, len(ids), FIT_BATCH)
+                    )
+                    stats = fit_feature_stats(self.model, layer, batches)
+                    tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
+                    self.cell.store.write("fit", key, tensors, {"n": stats.n})
             known = self.cell.store.read("fit", key)
             if known is None:
                 raise SalrunError(f"the store at {self.cell.store.root} loses what is written to it")

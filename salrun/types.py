@@ -164,6 +164,10 @@ class Metric:
         """Forward passes per image done once for all methods."""
         return 0.0
 
+    def shared_as(self) -> str:
+        """What the shared passes are called, where several metrics use the same; empty: they are its own."""
+        return ""
+
     def reads(self) -> tuple[str, ...]:
         """Names of the models whose maps it asks for by `scene.other_map`; the scores depend on their weights."""
         return ()

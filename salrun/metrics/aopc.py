@@ -71,6 +71,9 @@ class AOPC(Metric):
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return self.n_random * self.passes(model, shape)
 
+    def shared_as(self) -> str:
+        return "aopc, random orders"
+
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         rank = pixel_rank(plane, scene.rng, self.ties, self.ascending, "aopc")
         if self.steps * self.pixels_per_step > rank.shape[1]:

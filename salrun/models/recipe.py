@@ -38,7 +38,7 @@ class Obtained:
     classifier: Classifier
     verification: Verification
     card: dict[str, Any]
-    source: str  # shipped | trained | stored | file | random | library
+    source: str  # shipped | trained | file | random | library
     deviations: list[str] = field(default_factory=list)
 
 
@@ -128,17 +128,15 @@ class Recipe:
             return self._finish(model, data, store, device, card, "shipped")
         key = self._key(identity, data)
         path = store.path("model", key)
-        source = "stored"
         if not path.exists():
-            with store.lease("model", key, f"training {self.name}") as lease:
+            with store.lease("model", key, f"training {self.name}"):
                 if not path.exists():
-                    self._train_to(path, data, seed, device, identity, store, lease.beat)
-                    source = "trained"
+                    self._train_to(path, data, seed, device, identity, store)
         try:
             card = checkpoint.load_checkpoint(path, model.module)
         except SalrunError as fault:
             raise SalrunError(f"{fault}; remove {path} and run again to train anew") from fault
-        return self._finish(model, data, store, device, card, source)
+        return self._finish(model, data, store, device, card, "trained")
 
     def _key(self, identity: dict[str, Any], data: Any) -> str:
         return key_of(
@@ -169,19 +167,12 @@ class Recipe:
 
     def train_to(self, path: Path, data: Any, seed: int, device: torch.device, store: Store) -> dict[str, Any]:
         """Train and write checkpoint and card to `path` (what `make train-<name>` does); resumable."""
-        return self._train_to(path, data, seed, device, self.identity(data, seed), store, lambda: None)
+        return self._train_to(path, data, seed, device, self.identity(data, seed), store)
 
     def _train_to(
-        self,
-        path: Path,
-        data: Any,
-        seed: int,
-        device: torch.device,
-        identity: dict[str, Any],
-        store: Store,
-        beat: Callable[[], None],
+        self, path: Path, data: Any, seed: int, device: torch.device, identity: dict[str, Any], store: Store
     ) -> dict[str, Any]:
-        model, history = self._train(path, data, seed, device, store, beat)
+        model, history = self._train(path, data, seed, device, store)
         if self.half:
             checkpoint.round_half(model.module)
         card = {
@@ -204,7 +195,7 @@ class Recipe:
         return card
 
     def _train(
-        self, path: Path, data: Any, seed: int, device: torch.device, store: Store, beat: Callable[[], None]
+        self, path: Path, data: Any, seed: int, device: torch.device, store: Store
     ) -> tuple[Classifier, History]:
         """Train, from fresh starts until one is accepted; PGD goes on from the plain model."""
         how = self.how()
@@ -213,11 +204,11 @@ class Recipe:
             plain.training = "plain"
             model = plain.obtain(data, seed, store, device).classifier
             state = path.parent / f".{path.stem}.pgd.state"
-            return model, fit(model, data, how, seed, device, state, f"{self.name} pgd", beat)
+            return model, fit(model, data, how, seed, device, state, f"{self.name} pgd")
         for start in range(how.restarts):
             model = self.build(seed, start).to(device)
             state = path.parent / f".{path.stem}.{start}.state"
-            history = fit(model, data, how, seed, device, state, self.name, beat)
+            history = fit(model, data, how, seed, device, state, self.name)
             history.start = start
             if start + 1 == how.restarts or verify(model, data, self.gate, device).passed:
                 break
@@ -240,7 +231,7 @@ class Recipe:
             right = (model(adversary).argmax(1) == y).float().mean().item()
         return {
             "pgd_accuracy": round(right, 4),
-            "clean_accuracy": accuracy(model, data, ids, device).float().mean().item(),
+            "clean_accuracy": round(accuracy(model, data, ids, device), 4),
         }
 
     def _finish(

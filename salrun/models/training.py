@@ -129,14 +129,23 @@ def _as_float(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: TrainingImages, ids: list[str], device: torch.device, batch: int = 500) -> Tensor:
-    """Correct or not, per image, in the order of `ids`."""
+def predictions(
+    model: nn.Module, data: TrainingImages, ids: list[str], device: torch.device, batch: int = 500
+) -> tuple[Tensor, Tensor]:
+    """Correct or not, and the largest softmax probability, per image in the order of `ids`."""
     model.eval()
-    right = []
+    right, confidence = [], []
     for k in range(0, len(ids), batch):
         x, y = data.images(ids[k : k + batch])
-        right.append(model(_as_float(x, device, False)).argmax(1).cpu() == y)
-    return torch.cat(right)
+        top, predicted = model(_as_float(x, device, False)).softmax(1).cpu().max(1)
+        right.append(predicted == y)
+        confidence.append(top)
+    return torch.cat(right), torch.cat(confidence)
+
+
+def accuracy(model: nn.Module, data: TrainingImages, ids: list[str], device: torch.device) -> float:
+    """Share of correct answers."""
+    return predictions(model, data, ids, device)[0].float().mean().item()
 
 
 def fit(
@@ -151,7 +160,7 @@ def fit(
 ) -> History:
     """Train `model` (raw images -> logits) in place; continue from `state` if that file is there.
 
-    `beat` is called often: whoever waits for this training sees that it lives.
+    `beat` is called at every step; what it raises ends the training, which a later call goes on with.
     """
     ids = data.ids("train")
     per_epoch = min(how.epoch_images or len(ids), len(ids))
@@ -175,7 +184,7 @@ def fit(
         )
         line = {"epoch": epoch, "loss": ended["loss"]}
         if validation:
-            line["validation"] = accuracy(model, data, validation, device).float().mean().item()
+            line["validation"] = accuracy(model, data, validation, device)
         history.epochs.append(line)
         history.seconds += time.monotonic() - begun
         log.info(

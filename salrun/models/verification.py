@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from salrun.models.classifier import Classifier
-from salrun.models.training import accuracy
+from salrun.models.training import predictions
 from salrun.store import Store, key_of, source_of
 
 FLIPS = 100  # pairs for every two buckets that differ in one object
@@ -26,6 +26,7 @@ class Verification:
     flips: dict[str, float] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
     n: int = 0
+    confidence: dict[str, float] = field(default_factory=dict)  # shares of images by their largest probability
 
     @property
     def reason(self) -> str:
@@ -57,6 +58,7 @@ class Verification:
             "groups": rounded(self.groups),
             "flips": rounded(self.flips),
             "flip_rate": round(self.flip_rate, 4) if self.flips else None,
+            "confidence": rounded(self.confidence),
             "gate": self.gate,
             "passed": self.passed,
             "reason": self.reason,
@@ -78,10 +80,13 @@ def verify_once(
     )
     known = store.read("verification", key)
     if known is None:
-        measured = verify(model, data, gate, device)
-        figures = {k: getattr(measured, k) for k in ("split", "accuracy", "groups", "flips", "n")}
-        store.write("verification", key, {"done": torch.ones(1)}, figures)
-        return measured
+        with store.lease("verification", key, "verifying the model"):
+            known = store.read("verification", key)  # another process may have measured it while this one waited
+            if known is None:
+                measured = verify(model, data, gate, device)
+                figures = {k: getattr(measured, k) for k in ("split", "accuracy", "groups", "flips", "n", "confidence")}
+                store.write("verification", key, {"done": torch.ones(1)}, figures)
+                return measured
     return Verification(**known[1], gate=dict(gate))
 
 
@@ -92,7 +97,7 @@ def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch
     limit = gate.get("images")
     if limit and len(ids) > limit:
         ids = ids[:: -(-len(ids) // int(limit))]
-    right = accuracy(model, data, ids, device)
+    right, confidence = predictions(model, data, ids, device)
     groups: dict[str, list[bool]] = {}
     for hit, group in zip(right.tolist(), data.groups_of(ids), strict=True):
         groups.setdefault(group, []).append(hit)
@@ -102,7 +107,16 @@ def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch
             hit = _right(model, first, data.label(a), device) & _right(model, second, data.label(b), device)
             flips[f"{a}-{b}"] = hit.float().mean().item()
     share = {g: sum(hits) / len(hits) for g, hits in groups.items()}
-    return Verification(split, right.float().mean().item(), share, flips, dict(gate), len(ids))
+    sure = {">=0.99": confidence.ge(0.99), "<=0.8": confidence.le(0.8)}
+    return Verification(
+        split,
+        right.float().mean().item(),
+        share,
+        flips,
+        dict(gate),
+        len(ids),
+        {name: part.float().mean().item() for name, part in sure.items()},
+    )
 
 
 @torch.no_grad()
