@@ -3,6 +3,7 @@
     python scripts/make_docs.py                                  # fill every block of docs/*.md
     python scripts/make_docs.py --check                          # say which pages are out of date, exit 1
     python scripts/make_docs.py keep outputs/smerf/paper smerf   # commit-ready copy of a run's results
+    python scripts/make_docs.py keep outputs/yona/paper yona yona_effects    # and of some of its figures
 
 A block stands between `<!-- results: KIND FOLDER [WORDS] -->` and `<!-- /results -->`; KIND is one of BLOCKS, FOLDER a
 folder of docs/results/. Everything around the blocks is written by hand.
@@ -22,11 +23,15 @@ import pandas as pd
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
+TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
 PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
 
 
-def keep(run: Path, name: str, results: Path) -> list[Path]:
-    """Copy what lasts of a run: summary, claims, models, the paper's tables, and run.json without its machine."""
+def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> list[Path]:
+    """Copy what lasts of a run: summary, claims, models, the paper's tables, and run.json without its machine.
+
+    Of the figures only those named: pictures of most data sets are not ours to publish.
+    """
     folder = results / name
     folder.mkdir(parents=True, exist_ok=True)
     made = []
@@ -38,6 +43,9 @@ def keep(run: Path, name: str, results: Path) -> list[Path]:
     facts = json.loads((run / "run.json").read_text())
     made.append(folder / "run.json")
     made[-1].write_text(json.dumps({k: v for k, v in facts.items() if k not in PRIVATE}, indent=2) + "\n")
+    for figure in figures:
+        made.append(folder / f"{figure}.png")
+        made[-1].write_bytes((run / "figures" / f"{figure}.png").read_bytes())
     return made
 
 
@@ -161,6 +169,30 @@ def pools(folder: Path, metric: str, mode: str = "code") -> str:
     return markdown(pd.DataFrame(columns).dropna(axis=1, how="all").rename_axis("method").reset_index())
 
 
+def checkpoints(folder: Path) -> str:
+    """The cards of the checkpoints we ship."""
+    rows = []
+    for path in sorted((folder.resolve().parents[1] / "salrun" / "papers").glob("*/checkpoints/*.json")):
+        card = json.loads(path.read_text())
+        how, check = card["training"], card["verification"]
+        images = sum(card["train_per_group"].values()) if card["train_per_group"] else None
+        steps = (how["epoch_images"] or images or TRAINING_IMAGES[card["identity"]["model"]]) * len(card["history"])
+        rows.append(
+            {
+                "checkpoint": path.stem,
+                "image-steps": f"{steps:,}",
+                "minutes": f"{card['seconds'] / 60:.1f}",
+                "images/s": f"{steps / card['seconds']:.0f}",
+                "accuracy": f"{check['accuracy']:.4f}",
+                "worst group": f"{min(check['groups'].values()):.3f}",
+                "paired flips": f"{check['flip_rate']:.3f}" if check["flip_rate"] is not None else "",
+                "under attack": f"{card['pgd_accuracy']:.3f}" if "pgd_accuracy" in card else "",
+                "MB": f"{path.with_suffix('.safetensors').stat().st_size / 1e6:.1f}",
+            }
+        )
+    return markdown(pd.DataFrame(rows))
+
+
 def table(folder: Path, name: str, *columns: str) -> str:
     """Any committed CSV, or some of its columns."""
     data = _read(folder, name)
@@ -175,7 +207,9 @@ def _count(table: pd.DataFrame) -> str:
     return ", ".join(f"{n} {verdict}" for verdict, n in table["verdict"].value_counts().items()) + "."
 
 
-BLOCKS: dict[str, Callable[..., str]] = {f.__name__: f for f in (provenance, claims, readings, accuracy, pools, table)}
+BLOCKS: dict[str, Callable[..., str]] = {
+    f.__name__: f for f in (provenance, claims, readings, accuracy, pools, checkpoints, table)
+}
 
 
 def fill(page: str, results: Path) -> str:
@@ -197,12 +231,12 @@ def fill(page: str, results: Path) -> str:
 def main(argv: Sequence[str] | None = None, docs: Path = DOCS) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("words", nargs="*", metavar="keep RUN NAME")
+    parser.add_argument("words", nargs="*", metavar="keep RUN NAME [FIGURE ...]")
     options = parser.parse_args(argv)
     if options.words:
-        if len(options.words) != 3 or options.words[0] != "keep":
-            parser.error("give nothing, or: keep RUN NAME")
-        keep(Path(options.words[1]), options.words[2], docs / "results")
+        if len(options.words) < 3 or options.words[0] != "keep":
+            parser.error("give nothing, or: keep RUN NAME [FIGURE ...]")
+        keep(Path(options.words[1]), options.words[2], docs / "results", options.words[3:])
     stale = []
     for path in sorted(docs.glob("*.md")):
         old = path.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
+from salrun import papers
 from salrun.build import check
 from salrun.composing import compose_config
 from salrun.errors import SalrunError
@@ -390,6 +391,16 @@ def test_a_run_that_is_not_the_papers_decides_nothing(tmp_path):
     assert found.loc["fig6a.T1", "verdict"] == "not testable here"
     tables.write_tables(tmp_path, draws=10)
     assert {p.stem for p in figures.write_figures(tmp_path, draws=10)} == {"smerf_figure14", "smerf_figure16"}
+
+
+@pytest.mark.parametrize("metrics", [["pafl"], ["safl", "piou"], ["pointing_game"]])
+def test_a_run_with_some_of_the_metrics_makes_what_these_allow(tmp_path, metrics):
+    (tmp_path / "tables").mkdir()
+    some = made_up(("simple_fr", "complex_cr2"), methods=("gradient", "lrp_z"))
+    some = pd.concat([some[some["metric"].isin(metrics)], some.head(40).assign(metric="pointing_game")])
+    some.to_parquet(tmp_path / "tables" / "scores.parquet")
+    found, problems = papers.conclude("smerf", tmp_path)
+    assert problems == [] and "not testable here" in set(found["verdict"])
 
 
 # -- toy maps, kept maps, figures --------------------------------------------------------------------------------------

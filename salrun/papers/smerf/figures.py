@@ -252,10 +252,9 @@ def success_matrix(e: Measured, stem: Path) -> list[Path]:
     methods = there(e, [*FIFTEEN, "oracle", "all_lit"])
     success, failure = (np.full((len(settings), len(methods)), np.nan) for _ in range(2))
     for i, setting in enumerate(settings):
-        both = pick(e["bucket"], setting=setting, bucket=list(BOTH_PRESENT[setting])).iloc[0]
+        both = pick(e["bucket"], setting=setting, bucket=list(BOTH_PRESENT[setting])).iloc[:1]
         for j, method in enumerate(methods):
-            focus = both.xs(("pafl", method), level=("metric", "method"))
-            avoid = both.xs(("safl", method), level=("metric", "method"))
+            focus, avoid = (pick(both, metric=metric, method=method).iloc[0] for metric in ("pafl", "safl"))
             success[i, j] = (focus > 0.5).mean()
             failure[i, j] = float((avoid > focus).mean() > 0.5)
     fig, axes = figure(2, 1, height=1.0 + 0.24 * len(settings))

@@ -12,6 +12,7 @@ from salrun.papers.claims import Evidence, NotTestable, claim, claims_of, evalua
 from salrun.papers.style import save_table
 from salrun.papers.tomsett import tables
 from salrun.stats.bootstrap import DRAWS
+from salrun.tables import read_scores
 
 UNRELIABLE = 0.65  # the alpha below which the paper calls a metric unreliable
 WEAK = 0.34  # the highest correlation that it calls weak
@@ -200,4 +201,4 @@ def evaluate(scores: pd.DataFrame, draws: int = DRAWS) -> pd.DataFrame:
 
 def write_claims(run: Path, draws: int = DRAWS) -> Path:
     """claims.csv of a run."""
-    return save_table(evaluate(tables.read_scores(run), draws), run / "claims")
+    return save_table(evaluate(read_scores(run), draws), run / "claims")

@@ -20,9 +20,9 @@ from salrun.papers.tomsett.tables import (
     Key,
     cells,
     parse_variants,
-    read_scores,
 )
 from salrun.stats.bootstrap import mean_interval
+from salrun.tables import read_scores
 
 SHOWN = ("dog", "frog", "horse", "ship", "truck")
 SURE = 0.99
