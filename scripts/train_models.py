@@ -5,7 +5,8 @@
     python scripts/train_models.py --missing
 
 The weights (float16 safetensors) and their card go to `salrun/papers/<paper>/checkpoints/`; those of models too large
-to ship go to the store, where runs find them. A model that fails its gate is not written.
+to ship go to the store, where runs find them. A model that fails its gate goes
+to a folder `failed` beside them, where no run looks.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ def train(name: str, overrides: list[str], device: torch.device) -> bool:
         f"flips {verdict['flip_rate']}, {time.monotonic() - begun:.0f} s, {outcome}"
     )
     if not verdict["passed"]:
-        path.unlink()
-        path.with_suffix(".json").rename(path.with_suffix(".failed.json"))
+        (folder / "failed").mkdir(exist_ok=True)
+        for made in (path, path.with_suffix(".json")):
+            made.rename(folder / "failed" / made.name)
+        print(f"kept in {folder / 'failed'}; model.weights=... model.accept_unverified=true explains it all the same")
     return bool(verdict["passed"])
 
 

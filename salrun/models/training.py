@@ -50,7 +50,7 @@ class Training:
     patience: int | None = None  # epochs without a better validation accuracy before stopping
     augment: Literal["none", "flip_shift"] = "none"
     shift: int = 4  # pixels, for flip_shift
-    dropout: bool = True
+    dropout: bool = True  # false: the network's dropout layers pass everything on
     pgd: dict[str, float] | None = None  # {eps, step, iterations}: every batch replaced by adversarial examples
     threshold: float | None = None  # train on until this validation accuracy, within `epochs`
     restarts: int = 1  # fresh initialisations tried before giving up
@@ -208,6 +208,14 @@ def fit(
     return history
 
 
+def _set_training(model: nn.Module, how: Training) -> None:
+    model.train()
+    if not how.dropout:
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
+
+
 def _stop(how: Training, history: History, ended: dict[str, float], line: dict[str, float], best: float) -> str:
     """Why training ends after this epoch; empty if it goes on."""
     if how.stop_loss is not None and (ended["stopped"] or ended["loss"] < how.stop_loss):
@@ -236,7 +244,7 @@ def _epoch(
     name: str,
     beat: Callable[[], None],
 ) -> dict[str, float]:
-    model.train(how.dropout)
+    _set_training(model, how)
     total, seen, stopped = 0.0, 0, 0.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hash64(seed, epoch, "dropout") & ((1 << 63) - 1))
@@ -253,7 +261,7 @@ def _epoch(
             if how.pgd and draws is not None:
                 model.eval()
                 x = pgd_attack(model, x, y, how.loss, draws.uniform("pgd", tuple(x.shape[1:])), **attack(how.pgd))
-                model.train(how.dropout)
+                _set_training(model, how)
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(how, epoch * steps + step, how.epochs * steps)
             loss = loss_of(how.loss, model(x), y)
