@@ -39,7 +39,13 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
     for path in [*tables, *sorted((run / "tables").glob("*_*.csv"))]:
         if path.is_file():
             made.append(folder / path.name)
-            pd.read_csv(path, keep_default_na=False, dtype=str).map(_short).to_csv(made[-1], index=False)
+            content = pd.read_csv(path, keep_default_na=False, dtype=str)
+            if path.name == "summary.csv":  # a group of one image is no summary
+                content = content[(content["group"] == "(all)") | (content["n"] != "1")]
+            content.map(_short).to_csv(made[-1], index=False)
+    for path in sorted((run / "tables").glob("*_*.md")):
+        made.append(folder / path.name)
+        made[-1].write_text(path.read_text())
     facts = json.loads((run / "run.json").read_text())
     made.append(folder / "run.json")
     made[-1].write_text(json.dumps({k: v for k, v in facts.items() if k not in PRIVATE}, indent=2) + "\n")
@@ -193,6 +199,44 @@ def checkpoints(folder: Path) -> str:
     return markdown(pd.DataFrame(rows))
 
 
+def page(folder: Path, name: str) -> str:
+    """A table that its paper's room wrote for readers."""
+    path = folder / f"{name}.md"
+    return path.read_text().strip() if path.is_file() else f"*Not measured yet: {name}.*"
+
+
+def commands(folder: Path) -> str:
+    """The runs behind collected results, to be typed again."""
+    facts = json.loads((folder / "run.json").read_text())
+    return "\n".join(["```", *facts.get("commands", [facts["command"]]), "```"])
+
+
+def verdicts(folder: Path, *others: str) -> str:
+    """What several models say about each claim; empty where one cannot test it."""
+    found = {}
+    for each in [folder, *(folder.parent / name for name in others)]:
+        if (each / "claims.csv").is_file():
+            found[each.name] = _read(each, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
+    first = next(iter(found.values()))
+    shown = first[["statement", "published_holds"]].rename(columns={"published_holds": "true of the published numbers"})
+    for name, table in found.items():
+        shown[name] = table["verdict"].mask(table["verdict"] == "not testable here", "")
+    return markdown(shown.reset_index())
+
+
+def brightness(folder: Path) -> str:
+    """Zhang: does a conclusion outlive maps of equal brightness? Its margin in points, by view."""
+    path = folder / "zhang_brightness.csv"
+    if not path.is_file():
+        return "*Not measured yet.*"
+    data = _read(folder, path.name)
+    first = data[data["seed"] == data["seed"].min()]
+    first = first.assign(said=first["holds"] + first["margin"].map(" ({:+.1f})".format))
+    keys = ["conclusion", "metric", "methods"]
+    wide = first.pivot(index=keys, columns="view", values="said").reindex(columns=first["view"].unique())
+    return markdown(wide.reindex(first.set_index(keys).index.unique()).fillna("").reset_index())
+
+
 def table(folder: Path, name: str, *columns: str) -> str:
     """Any committed CSV, or some of its columns."""
     data = _read(folder, name)
@@ -208,7 +252,11 @@ def _count(table: pd.DataFrame) -> str:
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
-    f.__name__: f for f in (provenance, claims, readings, accuracy, pools, checkpoints, table)
+    f.__name__: f
+    for f in (
+        *(provenance, commands, accuracy, checkpoints, table, page),
+        *(claims, readings, verdicts, pools, brightness),
+    )
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,8 +23,10 @@ from salrun.papers.claims import claims_of, evaluate_claims, measure
 from salrun.papers.zhang import claims, figures, tables
 from salrun.papers.zhang.tables import FIDELITY, MASKED, METHODS
 from salrun.rng import Draws
+from salrun.tables import summarise
 from salrun.types import Scene
 
+ROOT = Path(__file__).resolve().parents[2]
 BY_ID = {c.id: c for c in claims_of("zhang")}
 PUBLISHED = {  # on the paper's own Tables 1 to 4, as printed
     **{"D1": "yes", "D2": "no", "D2a": "yes", "D3": "yes", "D3a": "yes", "D3b": "no", "D4": "yes", "D4a": "no"},
@@ -30,6 +34,13 @@ PUBLISHED = {  # on the paper's own Tables 1 to 4, as printed
     **{"D15": "yes", "D15a": "no", "D16": "no", "D16a": "yes"},
 }
 TEXT = ["D5", "D8", "D8a", "D9", "D10"]
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- the paper's own tables -------------------------------------------------------------------------------------------
@@ -256,7 +267,7 @@ def test_dear_methods_may_have_fewer_images(scores):
     n = tables.numbered_tables(cell, draws=50)["table1"].groupby("method")["n"].max()
     assert n["gradient"] == 30
     assert n["rise"] == 7
-    assert cell.images == 7
+    assert tables.evidence(cell, draws=5)["fidelity"].images == 7
 
 
 def test_fidelity_stands_in_for_the_label(scores):
@@ -360,6 +371,64 @@ def test_a_run_of_one_experiment_says_what_it_lacks(scores):
     assert found.loc["D2", "reason"] == "needs method lime"
 
 
+def test_tables_of_few_images_leave_the_others_verdicts_alone(scores):
+    few = ~scores["experiment"].eq("zhang_transforms") | scores["image_id"].str.contains(r"n0/00[0-3]")
+    found = claims.evaluate(tables.cells(scores[few]), draws=50).set_index("id")
+    assert found.loc["D14", "verdict"] == "uncertain"
+    assert "CI over 4 images" in found.loc["D14", "reason"]
+    assert found.loc["D2", "verdict"] == "reproduced"
+    assert "CI over 30 images" in found.loc["D2", "reason"]
+
+
+PARTS = {  # what a run may lack
+    "one metric": lambda s: s[s["metric"] == "sparseness"],
+    "one method": lambda s: s[s["method"] == "rise"],
+    "no metric of the paper": lambda s: s[s["method"] == "-"],
+    "a stranger's metric": lambda s: s.assign(metric="pointing_game"),
+    "a stranger's method": lambda s: s[s["method"] == "rise"].assign(method="occlusion"),
+    "no insertion and deletion": lambda s: s[~s["metric"].isin(["insertion", "deletion"])],
+    "all values missing": lambda s: s.assign(value=np.nan),
+    "clean images only": lambda s: s[(s["experiment"] == "zhang_transforms") & (s["group"] == "clean")],
+    "one image": lambda s: s[s["image_id"].str.startswith("n0/004")],
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_whatever_a_run_lacks_every_claim_has_a_verdict(part, scores, tmp_path):
+    (tmp_path / "tables").mkdir()
+    part(scores).to_parquet(tmp_path / "tables" / "scores.parquet")
+    run_curves(part(scores)).to_parquet(tmp_path / "tables" / "curves.parquet")
+    tables.write_tables(tmp_path, draws=20)
+    figures.write_figures(tmp_path)
+    found = pd.read_csv(claims.write_claims(tmp_path, draws=20), keep_default_na=False)
+    assert found["id"].tolist() == list(BY_ID)
+    assert set(found["verdict"]) <= {"uncertain", "not testable here", "reproduced", "not reproduced"}
+    assert (found.loc[found["verdict"] == "not testable here", "reason"] != "").all()
+
+
+def test_conclusions_on_maps_of_equal_brightness(cell, scores):
+    table = claims.brightness_table(cell, draws=100).set_index(["conclusion", "metric", "view"])
+    assert len(table) == 3 * 3 * 3
+    gradient = table.loc["gradient methods have the lowest family mean"]
+    assert gradient.loc[("AI", "minmax"), "holds"] == "yes"
+    # families of Table 1: gradient 2.43, occlusion 24.35, learning 36.8, CAM 45.57
+    assert gradient.loc[("AI", "minmax"), "margin"] == pytest.approx(24.35 - 7.3 / 3)
+    assert gradient.loc[("AI", "ranks"), "holds"] == "uncertain"  # 50 for all
+    fake = table.loc["Fake-CAM is among the best two"]
+    assert fake.loc[("AG", "minmax"), "holds"] == "no"
+    quick = scores[~scores["method"].isin(["score_cam", "rise", "lime", "iba"])]
+    some = claims.brightness_table(tables.cells(quick)[0], draws=100).set_index(["conclusion", "metric", "view"])
+    assert set(some["methods"]) == {6}
+    margin = some.loc[("CAM methods have the highest family mean", "AI", "minmax"), "margin"]
+    assert margin == pytest.approx((44.4 + 42.3) / 2 - 7.3 / 3)
+    assert claims.brightness_table(tables.cells(quick[quick["method"] != "fake_cam"])[0], draws=5).empty
+
+
+def test_every_claim_reads_the_table_it_is_judged_by(verdicts):
+    assert (verdicts["verdict"] != "not testable here").all()
+
+
 def test_a_few_images_decide_nothing(scores):
     few = scores[scores["image_id"].str.contains(r"n0/00[0-3]")]
     found = claims.evaluate(tables.cells(few, run_curves(few)), draws=50)
@@ -429,7 +498,8 @@ def test_tables_say_what_was_run(run):
     assert "resnet50 on imagenet, seed 0, scale smoke" in page
     assert "- AI: mask_space=raw, view=minmax" in page
     assert "- RISE: n_masks=500" in page
-    assert "| Fake-CAM | 30 | 47.3 (47.3) | 99.2 (99.2) |" in page
+    assert "| Fake-CAM | 30 |  | 47.3 (47.3) | 99.2 (99.2) |" in page
+    assert "| RISE | 30 | n_masks=500 | 39.0 (39) |" in page
     assert "90.5 (2; 90.5?)" in (run / "tables" / "zhang_table4.md").read_text()
     assert "Complete" in set(pd.read_csv(run / "tables" / "zhang_further.csv")["metric"])
 
@@ -443,6 +513,7 @@ def test_collected_runs_bring_their_protocols(run, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"runs": [str(run), *(str(tmp_path / n) for n in names)]}))
     how = tables.protocol(tmp_path, ["fidelity"])
     assert how["methods"]["rise"] == "n_masks=500, view=minmax, target=label | n_masks=4000"
+    assert how["budgets"]["rise"] == "n_masks=500 | n_masks=4000"
     assert how["metrics"]["Complete"] == "baseline=zeros, view=None"
     assert tables.protocol(tmp_path, tables.TARGETS)["methods"] == {"rise": "n_masks=20"}
 
@@ -465,12 +536,48 @@ def test_figures_and_claims_are_written(run):
     assert written["id"].tolist() == list(BY_ID)
 
 
-def test_figure_1_shows_the_highest_and_lowest_of_kept_images(cell):
-    table = figures.extremes(cell, pd.Index(["n0/003", "n0/008"]))
+def test_the_budget_of_iba_has_its_fit_images(tmp_path):
+    facts = {"experiment": "zhang_fidelity", "methods": {"iba": {"steps": 10, "copies": 5}}, "metrics": {}}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    (tmp_path / "config.yaml").write_text("fit_images: 200\n")
+    assert tables.protocol(tmp_path, ["fidelity"])["budgets"] == {"iba": "steps=10, copies=5, fit_images=200"}
+
+
+def kept_in(folder, methods, ids):
+    """A folder of kept maps in which plane k is full of k."""
+    folder.mkdir(parents=True)
+    rows = np.arange(len(ids), dtype=np.float16)[:, None, None]
+    save_file({"x": np.zeros((len(ids), 8, 8, 3), np.uint8)}, folder / "images.safetensors")
+    for method in methods:
+        save_file({"plane": np.broadcast_to(rows, (len(ids), 8, 8)).copy()}, folder / f"{method}.safetensors")
+    (folder / "index.json").write_text(json.dumps({"image_id": ids}))
+
+
+def test_figure_1_shows_the_highest_and_lowest_of_kept_images(cell, tmp_path):
+    kept_in(tmp_path / "maps", METHODS, ["n0/003", "n0/008"])
+    table = figures.extremes(cell, figures.kept_maps(tmp_path, 0))
     assert set(table["image_id"]) <= {"n0/003", "n0/008"}
     for _, item in table.iterrows():
         two = cell.scores["fidelity"].loc[["n0/003", "n0/008"], (item["metric"], item["method"])]
         assert item["value"] == (two.max() if item["end"] == "highest" else two.min())
+
+
+def test_figure_1_of_collected_runs_is_drawn_from_their_maps(cell, tmp_path):
+    members = {"zhang_fidelity": METHODS[:6], "zhang_fidelity_dear": METHODS[6:], "zhang_robustness": METHODS}
+    for name, methods in members.items():
+        kept_in(tmp_path / name / "maps", methods, ["n0/008"] if name.endswith("dear") else ["n0/003", "n0/008"])
+        (tmp_path / name / "run.json").write_text(json.dumps({"experiment": name, "seed": 0, "methods": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"runs": [str(tmp_path / n) for n in [*members, "gone"]]}))
+    kept = figures.kept_maps(tmp_path, 0)
+    assert [k.folder.parent.name for k in kept] == ["zhang_fidelity", "zhang_fidelity_dear"]
+    assert kept[0].plane("gradient", "n0/008").max() == 1
+    assert figures.kept_maps(tmp_path, 1) == []
+    table = figures.extremes(cell, kept)
+    assert len(table) == 6 * 2 * 2
+    dear = table[table["method"].isin(METHODS[6:])]
+    assert len(dear)
+    assert set(dear["image_id"]) == {"n0/008"}
+    assert [p.suffix for p in figures.figure_1(kept, cell, tmp_path / "f")] == [".png", ".svg", ".csv", ".json"]
 
 
 def test_figure_2_thins_images_out_evenly(cell):
@@ -538,6 +645,47 @@ def test_dataset_transforms_are_checked():
         check(compose_config(["+experiment=zhang_transforms", "+dataset.transforms.rotate=[3]"]))
     with pytest.raises(SalrunError, match=r"dataset\.transforms\.mixup_label must be one of primary, partner"):
         check(compose_config(["+experiment=zhang_transforms", "dataset.transforms.mixup_label=none"]))
+
+
+def test_the_runs_of_reproduce_fit_together():
+    reproduce = script("reproduce")
+    for group in reproduce.MODELS["zhang"]:
+        settings = set()
+        for job in reproduce.wanted("zhang", "laptop", [0], [], [], group):
+            config = check(compose_config(job))
+            settings.add((tables.setting_of(config["name"]), config["name"]))
+            assert config["target"] == ("label" if "targets" not in config["name"] else config["name"][14:])
+            assert set(config["methods"]) <= set(METHODS)
+        assert ("fidelity", "zhang_fidelity") in settings
+        jobs = reproduce.wanted("zhang", "laptop", [0], [], [], group)
+        assert len(settings) == len(jobs)  # told apart by their names
+    paper = [" ".join(j) for j in reproduce.wanted("zhang", "paper", [0], [], [], "cifar10")]
+    assert sum("target=least_probable" in j for j in paper) == 1
+    assert reproduce.main(["zhang", "--dry-run", "--group", "cifar10"]) == 0
+    with pytest.raises(SystemExit):
+        reproduce.main(["zhang", "--dry-run", "--group", "mnist"])
+
+
+def test_the_page_shows_what_was_kept(run, tmp_path):
+    tables.write_tables(run, draws=30)
+    claims.write_claims(run, draws=30)
+    scores = pd.read_parquet(run / "tables" / "scores.parquet")
+    summarise(scores.query("experiment == 'zhang_fidelity'")).to_csv(run / "tables" / "summary.csv", index=False)
+    docs = script("make_docs")
+    blocks = ("page zhang_x zhang_table1", "verdicts zhang_x zhang_y", "brightness zhang_x", "commands zhang_x")
+    page = tmp_path / "zhang.md"
+    page.write_text("".join(f"<!-- results: {b} -->\n<!-- /results -->\n" for b in blocks))
+    facts = json.loads((run / "run.json").read_text()) | {"command": "salrun collect a", "commands": ["salrun b"]}
+    (tmp_path / "kept").mkdir()
+    for name in ("tables", "claims.csv"):
+        (tmp_path / "kept" / name).symlink_to(run / name)
+    (tmp_path / "kept" / "run.json").write_text(json.dumps(facts))
+    assert docs.main(["keep", str(tmp_path / "kept"), "zhang_x"], docs=tmp_path) == 0
+    text = page.read_text()
+    assert "| Fake-CAM | 30 |  | 47.3 (47.3) |" in text
+    assert "| D2 | gradient methods have the lowest family mean on every fidelity metric | no | reproduced |" in text
+    assert "| Fake-CAM is among the best two | AG | 10 | no (-" in text
+    assert "```\nsalrun b\n```" in text
 
 
 # -- the fixed explainer ----------------------------------------------------------------------------------------------

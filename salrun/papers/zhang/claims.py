@@ -6,16 +6,27 @@ numbers are taken as printed, suspected misprints included.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from salrun.papers.claims import Evidence, claim, claims_of, evaluate_claims, parts, pick
+from salrun.papers.claims import COLUMNS, Evidence, Margin, claim, claims_of, evaluate_claims, parts, pick
 from salrun.papers.style import save_table
 from salrun.papers.zhang import tables
-from salrun.papers.zhang.tables import CLEAN, CLOSE, FAMILIES, FIDELITY, MASKED, METHODS, ROBUSTNESS, TRANSFORMS
-from salrun.stats.bootstrap import DRAWS
+from salrun.papers.zhang.tables import (
+    CLEAN,
+    CLOSE,
+    CONTROLS,
+    FAMILIES,
+    FIDELITY,
+    MASKED,
+    METHODS,
+    ROBUSTNESS,
+    TRANSFORMS,
+)
+from salrun.stats.bootstrap import DRAWS, percentile_interval
 
 ROUNDING = 0.05  # published percentages have one decimal: equal up to this
 ROUNDING_MS = 0.005  # MS and AS have two
@@ -23,6 +34,13 @@ NOTHING = 1e-6
 MUCH = 10.0  # points
 FEW = 2.5  # at most two methods of ten
 REAL = [m for m in METHODS if m != "fake_cam"]
+READS = {  # the table that a claim rests on, by its number
+    "fidelity": [1, 2, 3, 4, 5, 10],
+    "targets": [6, 7],
+    "correlation": [8, 9],
+    "robustness": [11, 16],
+    "transforms": [12, 13, 14, 15],
+}
 
 
 def _of(table: pd.DataFrame, metric: str, methods: list[str] = METHODS, **levels: object) -> pd.DataFrame:
@@ -41,13 +59,19 @@ def _mean_ranks(e: Evidence) -> pd.DataFrame:
 
 
 def _by_family(values: pd.DataFrame) -> pd.DataFrame:
-    """Means over the methods of each family; Fake-CAM is in none."""
-    return pd.DataFrame({family: values[members].mean(axis=1) for family, members in FAMILIES.items()})
+    """Means over the methods of each family, as far as they are there; Fake-CAM is in none."""
+    there = {family: [m for m in members if m in values] for family, members in FAMILIES.items()}
+    return pd.DataFrame({family: values[members].mean(axis=1) for family, members in there.items() if members})
 
 
 def _lead(values: pd.DataFrame, of: str) -> pd.Series:
     """By how much a column exceeds the best of the others."""
     return values[of] - values.drop(columns=of).max(axis=1)
+
+
+def _second(values: pd.DataFrame) -> np.ndarray:
+    """The second highest of each row."""
+    return np.sort(values.to_numpy(), axis=1)[:, -2]
 
 
 def _gradient_lowest(e: Evidence, metrics: list[str]) -> pd.DataFrame:
@@ -86,8 +110,7 @@ def _outliers(values: pd.DataFrame) -> pd.DataFrame:
 @claim("D1", "zhang", "Fake-CAM is among the best two methods on AI, AD and monotonicity")
 def _(e: Evidence) -> pd.DataFrame:
     means = {m: _of(e["fidelity"], m) for m in ("AI", "ADb", "Mono")}
-    second = {m: np.sort(t[REAL].to_numpy(), axis=1)[:, -2] for m, t in means.items()}
-    return pd.DataFrame({m: t["fake_cam"] - second[m] for m, t in means.items()})
+    return pd.DataFrame({m: t["fake_cam"] - _second(t[REAL]) for m, t in means.items()})
 
 
 @claim("D2", "zhang", "gradient methods have the lowest family mean on every fidelity metric")
@@ -255,12 +278,53 @@ def _(e: Evidence) -> pd.DataFrame:
     return _of(e["robustness"], "MS") - _of(e["robustness"], "AS") + ROUNDING_MS
 
 
+CONCLUSIONS = {  # about AI, ADb and AG: do they outlive maps of equal brightness?
+    "gradient methods have the lowest family mean": lambda means: _lead(-_by_family(means), "gradient"),
+    "CAM methods have the highest family mean": lambda means: _lead(_by_family(means), "CAM"),
+    "Fake-CAM is among the best two": lambda means: means["fake_cam"] - _second(means.drop(columns="fake_cam")),
+}
+
+
+def brightness_table(cell: tables.Cell, draws: int = DRAWS) -> pd.DataFrame:
+    """Each conclusion on maps as they are (minmax) and made equally bright: its margin and whether it holds.
+
+    Of the methods at hand; families are compared as far as they are there.
+    """
+    frame = tables.frames(cell).get("fidelity", pd.DataFrame())
+    columns = ["conclusion", "metric", "view", "methods", "margin", "ci_low", "ci_high", "holds"]
+    rows: list[tuple] = []
+    if not frame.shape[1]:
+        return pd.DataFrame(columns=columns)
+    table = tables.mean_table(frame, draws if tables.images_of(frame) >= tables.ENOUGH else 0)
+    for (said, margin_of), metric, view in product(CONCLUSIONS.items(), MASKED[:3], ["minmax", *CONTROLS]):
+        name = metric if view == "minmax" else f"{metric} {view}"
+        present = [m for m in METHODS if (name, m) in table and table[name, m].notna().iloc[0]]
+        if not {"fake_cam", "gradient", "grad_cam"} <= set(present):
+            continue
+        margins = margin_of(_of(table, name, present))
+        low, high = percentile_interval(margins.iloc[1:]) if len(margins) > 1 else (np.nan, np.nan)
+        margin = Margin(float(margins.iloc[0]), float(low), float(high))
+        holds = "uncertain" if np.isnan(margin.low) else margin.holds
+        rows.append((said, metric, view, len(present), margin.value, margin.low, margin.high, holds))
+    return pd.DataFrame(rows, columns=columns)
+
+
 def evaluate(cells: list[tables.Cell], draws: int = DRAWS) -> pd.DataFrame:
     """The verdict on every claim, from the cells (seeds) of a run."""
     evidence = [tables.evidence(cell, draws) for cell in cells]
-    return evaluate_claims(claims_of("zhang"), evidence, tables.published_evidence())
+    published = tables.published_evidence()
+    rows = []
+    for each in claims_of("zhang"):
+        number = int(each.id.strip("Dab"))
+        table = next(name for name, numbers in READS.items() if number in numbers)
+        rows += evaluate_claims([each], [e.get(table, Evidence()) for e in evidence], published).to_dict("records")
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def write_claims(run: Path, draws: int = DRAWS) -> Path:
-    """claims.csv of a run."""
-    return save_table(evaluate(tables.read_cells(run), draws), run / "claims")
+    """claims.csv of a run, and tables/zhang_brightness.csv."""
+    cells = tables.read_cells(run)
+    bright = pd.concat([brightness_table(cell, draws).assign(seed=cell.seed) for cell in cells], ignore_index=True)
+    if len(bright):
+        save_table(bright, run / "tables" / "zhang_brightness")
+    return save_table(evaluate(cells, draws), run / "claims")

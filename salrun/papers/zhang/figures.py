@@ -3,45 +3,75 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
-from safetensors.numpy import load_file
+from safetensors import safe_open
 
 from salrun.files import write_atomic
 from salrun.papers.style import MARKERS, PALETTE, UNSIGNED, figure, house, save
-from salrun.papers.zhang.tables import FIDELITY, LABELS, METHODS, Cell, read_cells
+from salrun.papers.zhang.tables import FIDELITY, LABELS, METHODS, Cell, members, read_cells, setting_of
 
 BESIDE = ("integrated_gradients", "score_cam")  # shown beside the method that a row is about
 SHOWN = 100  # images of Figure 2
+NOTHING = pd.MultiIndex.from_tuples([], names=["column", "method"])
 PANELS = {"AG": ("AG", 1, 0), "AD": ("ADb", -1, 100), "I": ("I", 1, 0), "D": ("Db", -1, 100)}
 
 
 def write_figures(run: Path) -> list[Path]:
     """Every figure that the run's tables and maps allow, as figures/zhang_*; of the first seed of several."""
     cell = read_cells(run)[0]
-    paths = figure_2(cell, run / "figures" / "zhang_figure2")
-    if (run / "maps" / "index.json").is_file():
-        paths += figure_1(run / "maps", cell, run / "figures" / "zhang_figure1")
-    return paths
+    kept = kept_maps(run, cell.seed)
+    return figure_2(cell, run / "figures" / "zhang_figure2") + figure_1(kept, cell, run / "figures" / "zhang_figure1")
 
 
-def extremes(cell: Cell, kept: pd.Index) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Kept:
+    """A folder of kept maps, and the row of each image in its files."""
+
+    folder: Path
+    row: dict[str, int]
+
+    def has(self, method: str, image: str) -> bool:
+        return image in self.row and (self.folder / f"{method}.safetensors").is_file()
+
+    def picture(self, image: str) -> np.ndarray:
+        return self._read("images", "x", image)
+
+    def plane(self, method: str, image: str) -> np.ndarray:
+        return self._read(method, "plane", image)
+
+    def _read(self, file: str, name: str, image: str) -> np.ndarray:
+        row = self.row[image]
+        with safe_open(self.folder / f"{file}.safetensors", framework="numpy") as stored:
+            return stored.get_slice(name)[row : row + 1][0]
+
+
+def kept_maps(run: Path, seed: int) -> list[Kept]:
+    """The run's maps, or those of the fidelity runs of this seed that it was collected from."""
+    found = []
+    for path, facts in members(run):
+        index = path / "maps" / "index.json"
+        ours = facts.get("seed", seed) == seed and setting_of(str(facts.get("experiment"))) == "fidelity"
+        if ours and index.is_file():
+            ids = json.loads(index.read_text())["image_id"]
+            found.append(Kept(index.parent, {name: row for row, name in enumerate(ids)}))
+    return found
+
+
+def extremes(cell: Cell, kept: list[Kept]) -> pd.DataFrame:
     """Per metric the best and the worst method by their means, and the kept images they score highest and lowest."""
-    scores = cell.scores.get(
-        "fidelity", pd.DataFrame(columns=pd.MultiIndex.from_tuples([], names=["column", "method"]))
-    )
-    rows = []
+    scores, rows = cell.scores.get("fidelity", pd.DataFrame(columns=NOTHING)), []
     for metric in FIDELITY:
         if metric not in scores.columns.get_level_values("column"):
             continue
         of = pd.DataFrame(scores[metric])
-        seen = of.reindex(kept).dropna(how="all")
         order = of.mean().dropna().sort_values(ascending=False, kind="stable").index
         for place, method in {"best": order[0], "worst": order[-1]}.items() if len(order) else ():
-            own = seen[method].dropna()
+            own = of.loc[[any(k.has(method, image) for k in kept) for image in of.index], method].dropna()
             for end, image in {"highest": own.idxmax(), "lowest": own.idxmin()}.items() if len(own) else ():
                 rows.append((metric, place, method, of[method].mean(), end, image, own[image]))
     return pd.DataFrame(rows, columns=["metric", "place", "method", "mean", "end", "image_id", "value"])
@@ -54,27 +84,24 @@ def coloured(plane: np.ndarray) -> np.ndarray:
 
 
 @house()
-def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
+def figure_1(kept: list[Kept], cell: Cell, stem: Path) -> list[Path]:
     """A gallery of extremes, and an index of it as JSON.
 
     Each row is a metric's best or worst method, the image it scores highest (left) and lowest (right), with the
     magnitude of that method's map and of others.
     """
-    index = json.loads((maps / "index.json").read_text())
-    place = {name: row for row, name in enumerate(index["image_id"])}
-    table = extremes(cell, pd.Index(place))
+    table = extremes(cell, kept)
     if table.empty:
         return []
-    images = load_file(maps / "images.safetensors")["x"]
-    wanted = [m for m in dict.fromkeys([*table["method"], *BESIDE]) if (maps / f"{m}.safetensors").is_file()]
-    planes = {m: load_file(maps / f"{m}.safetensors")["plane"] for m in wanted}
     lines = list(table.groupby(["metric", "place"], sort=False))
     fig, axes = figure(len(lines), 2, height=1.0)
     for line, ((metric, where), part) in zip(axes, lines, strict=True):
         for ax, (_, item) in zip(line, part.iterrows(), strict=False):
-            row = place[item["image_id"]]
-            shown = [m for m in dict.fromkeys([item["method"], *BESIDE]) if m in planes]
-            ax.imshow(np.concatenate([images[row], *(coloured(planes[m][row]) for m in shown)], axis=1))
+            image = item["image_id"]
+            homes = {m: [k for k in kept if k.has(m, image)] for m in dict.fromkeys([item["method"], *BESIDE])}
+            shown = {m: found[0] for m, found in homes.items() if found}
+            picture = shown[item["method"]].picture(image)
+            ax.imshow(np.concatenate([picture, *(coloured(k.plane(m, image)) for m, k in shown.items())], axis=1))
             names = ", ".join(LABELS.get(m, m) for m in shown)
             ax.set_title(f"{item['end']} {metric} {item['value']:.3g}; {names}", fontsize=6)
         line[0].set_ylabel(f"{metric}\n{where}", fontsize=6)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from omegaconf import OmegaConf
 
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
@@ -58,6 +59,13 @@ TARGETS = ["label", "predicted", "least_probable"]
 CLEAN = "clean"
 TRANSFORMS = ["mixup", "resize", "rotation", "crop"]
 FURTHER = ["AG clipped", "LA", "Complete"]
+BUDGETS = {  # what a method's cost and noise depend on
+    "integrated_gradients": ["steps"],
+    "score_cam": ["layer"],
+    "rise": ["n_masks"],
+    "lime": ["n_samples"],
+    "iba": ["steps", "copies", "fit_images"],
+}
 CORRELATION_DRAWS = 2_000
 ENOUGH = 10  # images: a bootstrap of fewer knows too few other samples
 
@@ -110,11 +118,6 @@ class Cell:
     scores: dict[str, pd.DataFrame]
     probability: dict[str, pd.Series] = field(default_factory=dict)
     label_explained: bool = False  # by the fidelity runs, which then serve as Table 2's too
-
-    @property
-    def images(self) -> int:
-        """The fewest images that any method was given."""
-        return min(int(frame.notna().T.groupby("method").any().T.sum().min()) for frame in self.scores.values())
 
     def variations(self) -> dict[str, list[str]]:
         """transform -> its settings."""
@@ -220,12 +223,21 @@ def _as_evidence(table: pd.DataFrame, corrected: bool) -> pd.DataFrame:
 # -- evidence ---------------------------------------------------------------------------------------------------------
 
 
-def evidence(cell: Cell, draws: int = DRAWS, seed: int = 0) -> Evidence:
-    """All that the claims read, with bootstrap draws over the images; too few images give no draws, so no verdict."""
-    draws = draws if cell.images >= ENOUGH else 0
-    tables = {name: mean_table(frame, draws, seed) for name, frame in frames(cell).items()}
-    correlation = correlation_table(cell, min(draws, CORRELATION_DRAWS), seed)
-    return Evidence(tables | ({} if correlation.empty else {"correlation": correlation}), cell.images)
+def evidence(cell: Cell, draws: int = DRAWS, seed: int = 0) -> dict[str, Evidence]:
+    """What the claims read, by table, with bootstrap draws over its images; too few give no draws, so no verdict."""
+    wide = frames(cell)
+    images = {name: images_of(frame) for name, frame in wide.items()}
+    sure = {name: draws if n >= ENOUGH else 0 for name, n in images.items()}
+    found = {n: Evidence({n: mean_table(frame, sure[n], seed)}, images[n]) for n, frame in wide.items()}
+    correlation = correlation_table(cell, min(sure.get("fidelity", 0), CORRELATION_DRAWS), seed)
+    if not correlation.empty:
+        found["correlation"] = Evidence({"correlation": correlation}, images["fidelity"])
+    return found
+
+
+def images_of(frame: pd.DataFrame) -> int:
+    """The fewest images that any method was given."""
+    return int(frame.notna().T.groupby("method").any().T.sum().min())
 
 
 def frames(cell: Cell) -> dict[str, pd.DataFrame]:
@@ -412,18 +424,27 @@ def variations_table(cell: Cell) -> pd.DataFrame:
 
 
 def protocol(run: Path, settings: Iterable[str]) -> dict[str, dict[str, str]]:
-    """{"methods": {name: parameters}, "metrics": {column: parameters}}: what was run in these settings.
-
-    Of the run itself, or of the runs that it was collected from.
-    """
-    facts = _facts(run)
-    sources = [facts] if "metrics" in facts else [_facts(Path(r)) for r in facts.get("runs", [])]
-    sources = [s for s in sources if setting_of(str(s.get("experiment"))) in settings]
+    """What was run in these settings, as text: "methods" by name, their "budgets", "metrics" by column."""
+    sources = [s for _, s in members(run) if setting_of(str(s.get("experiment"))) in settings]
     methods = _listed((name, spec) for s in sources for name, spec in s.get("methods", {}).items())
     metrics = _listed(
         (c, spec) for s in sources for key, spec in s.get("metrics", {}).items() for c in _columns_of(key)
     )
-    return {"methods": methods, "metrics": metrics}
+    budgets = _listed(
+        (name, {k: spec[k] for k in BUDGETS[name] if k in spec})
+        for s in sources
+        for name, spec in s.get("methods", {}).items()
+        if name in BUDGETS
+    )
+    return {"methods": methods, "budgets": budgets, "metrics": metrics}
+
+
+def members(run: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The run itself, or the runs that it was collected from as far as they are still there, with their run.json."""
+    facts = _facts(run)
+    if "runs" not in facts:
+        return [(run, facts)]
+    return [(path, own) for path in map(Path, facts["runs"]) if (own := _facts(path))]
 
 
 def settings_of(table: str, cell: Cell) -> list[str]:
@@ -434,8 +455,12 @@ def settings_of(table: str, cell: Cell) -> list[str]:
 
 
 def _facts(run: Path) -> dict[str, Any]:
-    path = run / "run.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    """run.json, with the number of images behind IBA's statistics, which only the run's config has."""
+    path, config = run / "run.json", run / "config.yaml"
+    facts = json.loads(path.read_text()) if path.is_file() else {}
+    if config.is_file() and "iba" in facts.get("methods", {}):
+        facts["methods"]["iba"]["fit_images"] = OmegaConf.select(OmegaConf.load(config), "fit_images")
+    return facts
 
 
 def _columns_of(key: str) -> list[str]:
@@ -448,7 +473,8 @@ def _listed(specs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
     """name -> `parameter=value, ..`; where runs differ, all of them."""
     found: dict[str, dict[str, None]] = {}
     for name, spec in specs:
-        text = ", ".join(f"{k}={v}" for k, v in spec.items() if k not in ("_target_", "direction"))
+        said = {**spec, "step": "pixels / 28"} if "step" in spec and spec["step"] is None else spec
+        text = ", ".join(f"{k}={v}" for k, v in said.items() if k not in ("_target_", "direction"))
         found.setdefault(name, {})[text] = None
     return {name: " | ".join(texts) for name, texts in found.items()}
 
@@ -468,19 +494,20 @@ def page(name: str, table: pd.DataFrame, cell: Cell, how: Mapping[str, Mapping[s
     columns = list(dict.fromkeys(table[[*groups, "metric"]].itertuples(index=False, name=None)))
     rows = table.set_index([*groups, "metric", "method"])
     metrics = dict.fromkeys(table["metric"])
-    lines = [f"**{TITLES[name]}.** {cell.about}. Measured (printed); n images by method.", ""]
+    lines = [f"**{TITLES[name]}.** {cell.about}. Measured (printed); n: images of each method.", ""]
     lines += [f"- {metric}: {how['metrics'][metric]}" for metric in metrics if metric in how["metrics"]]
     lines += [
         f"- {LABELS.get(m, m)}: {how['methods'][m]}" for m in dict.fromkeys(table["method"]) if m in how["methods"]
     ]
     lines += [
         "",
-        "| method | n | " + " | ".join(" ".join(c) for c in columns) + " |",
-        "|---" * (len(columns) + 2) + "|",
+        "| method | n | budget | " + " | ".join(" ".join(c) for c in columns) + " |",
+        "|---" * (len(columns) + 3) + "|",
     ]
     for method, own in table.groupby("method", sort=False):
         values = [_printed(rows.loc[(*c, method)]) if (*c, method) in rows.index else "" for c in columns]
-        lines.append(f"| {LABELS.get(str(method), method)} | {own['n'].max()} | " + " | ".join(values) + " |")
+        budget = how["budgets"].get(str(method), "").replace("|", "or")
+        lines.append(f"| {LABELS.get(str(method), method)} | {own['n'].max()} | {budget} | {' | '.join(values)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -512,8 +539,11 @@ def write_tables(run: Path, draws: int = DRAWS) -> list[Path]:
             if name in TITLES:
                 pages.setdefault(name, []).append(page(name, table, cell, how))
             if "n" in table and "method" in table:
-                definitions = table["metric"].map(how["metrics"]), table["method"].map(how["methods"])
-                table = table.assign(definition=definitions[0], method_definition=definitions[1])
+                table = table.assign(
+                    budget=table["method"].map(how["budgets"]),
+                    definition=table["metric"].map(how["metrics"]),
+                    method_definition=table["method"].map(how["methods"]),
+                )
             made.setdefault(name, []).append(table.assign(seed=cell.seed))
     folder = run / "tables"
     for name, texts in pages.items():
