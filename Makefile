@@ -1,10 +1,10 @@
-# make help | quickstart | test | lint | bench | data-* | train-* | reproduce-* | clean
+# make help | quickstart | test | test-cluster | lint | bench | data-* | train-* | reproduce-* | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart install test lint bench bench-methods bench-metrics clean
+.PHONY: help quickstart install test test-cluster lint torture bench bench-methods bench-metrics clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -26,8 +26,15 @@ $(VENV)/.quick: pyproject.toml
 quickstart: $(VENV)/.quick ## install, run a first experiment, print its verdicts and where the report is
 	$(BIN)/salrun +experiment=smerf_simple_fr scale=laptop
 
-test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest -n 2
+test: $(STAMP) ## the whole test suite, but for the launchers
+	$(BIN)/python -m pytest -n 2 --ignore=tests/cluster
+
+$(VENV)/.cluster: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,peers,cluster,ray]'
+	touch $(VENV)/.cluster
+
+test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
+	$(BIN)/python -m pytest -rs tests/cluster
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -37,6 +44,9 @@ lint: $(STAMP) ## ruff and mypy
 clean: ## remove what was built (not outputs/, not the store)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+torture: $(STAMP) ## try to break it: kills, fuzz, full disks, damage (an hour); docs/results/torture.md
+	$(BIN)/python scripts/torture.py
 
 bench: bench-methods bench-metrics ## speed against floors and peers (idle machine)
 

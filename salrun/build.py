@@ -140,21 +140,29 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         if not config.get(group):
             raise SalrunError(f"no {group} chosen: add +experiment=<name> or {group}=<name> (salrun list {group})")
         _check_part(config[group], group, OF_DATASET if group == "dataset" else ())
-    check_parameters(TRANSFORMED, config["dataset"].get("transforms") or {}, "dataset.transforms")
-    for name, recipe in (config.get("others") or {}).items():
+    transforms = _mapping(config["dataset"].get("transforms"), "dataset.transforms")
+    check_parameters(TRANSFORMED, transforms, "dataset.transforms")
+    for name, recipe in _mapping(config.get("others"), "others").items():
         _check_part(recipe, f"others.{name}")
-    if not config.get("methods"):
+    if not _mapping(config.get("methods"), "methods"):
         raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
     for name, spec in config["methods"].items():
         _check_part(spec, f"methods.{name}", OF_METHOD, selected=config["methods"])
         if spec.get("target") is not None and spec["target"] not in TARGETS:
             raise unknown("target", spec["target"], TARGETS, f"methods.{name}.target")
-    for name, spec in (config.get("metrics") or {}).items():
+    for name, spec in _mapping(config.get("metrics"), "metrics").items():
         _check_part(spec, f"metrics.{name}", OF_METRIC, selected=config["metrics"])
-        for variant, changes in (spec.get("variants") or {}).items():
-            merged = {k: v for k, v in spec.items() if k != "variants"} | dict(changes or {})
-            check_parameters(spec["_target_"], merged, f"metrics.{name}.variants.{variant}", OF_METRIC)
+        for variant, changes in _mapping(spec.get("variants"), f"metrics.{name}.variants").items():
+            where = f"metrics.{name}.variants.{variant}"
+            merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
+            check_parameters(spec["_target_"], merged, where, OF_METRIC)
     return config
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value or {}, dict):
+        raise SalrunError(f"{where} must be a mapping (name: settings), got {value!r}")
+    return value or {}
 
 
 def _check_scale(cfg: DictConfig) -> None:
@@ -261,20 +269,30 @@ def dataset_part(spec: Mapping[str, Any]) -> Any:
 
 def method_part(name: str, spec: Mapping[str, Any], target: str = "predicted") -> MethodPart:
     from salrun.types import Method
-    from salrun.views import view
 
     own = {k: v for k, v in spec.items() if k not in OF_METHOD}
     method = instantiate(own, f"methods.{name}")
     if not isinstance(method, Method):
         raise SalrunError(f"methods.{name}: {spec['_target_']} is not a salrun.types.Method")
     label = spec.get("label") or method.paper_name or name
-    return MethodPart(name, method, view(spec.get("view") or "max_abs"), spec.get("target") or target, label, own)
+    chosen = view_part(spec.get("view") or "max_abs", f"methods.{name}.view")
+    return MethodPart(name, method, chosen, spec.get("target") or target, label, own)
+
+
+def view_part(name: Any, where: str) -> NamedView:
+    from salrun.views import view
+
+    if not isinstance(name, str):
+        raise SalrunError(f"{where} must be the name of a view (salrun list views), got {name!r}")
+    try:
+        return view(name)
+    except SalrunError as fault:
+        raise SalrunError(f"{where}: {fault}") from fault
 
 
 def metric_parts(name: str, spec: Mapping[str, Any]) -> list[MetricPart]:
     """One part per variant; without variants, one."""
     from salrun.types import Metric
-    from salrun.views import view
 
     parts = []
     for variant, changes in (spec.get("variants") or {"": {}}).items():
@@ -287,7 +305,7 @@ def metric_parts(name: str, spec: Mapping[str, Any]) -> list[MetricPart]:
         if "raw" in metric.needs:
             chosen = None
         elif chosen != "method":
-            chosen = view(chosen)
+            chosen = view_part(chosen, f"metrics.{name}.view")
         parts.append(MetricPart(name, variant, metric, chosen, own))
     return parts
 
@@ -306,8 +324,11 @@ def instantiate(spec: Any, where: str) -> Any:
         return partial(target, **values)
     try:
         return target(**values)
-    except TypeError as fault:
-        raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {fault}") from fault
+    except SalrunError as fault:
+        raise SalrunError(f"{where}: {fault}") from fault
+    except (TypeError, ValueError, LookupError, AttributeError) as fault:
+        kind = "" if isinstance(fault, TypeError) else f"{type(fault).__name__} "
+        raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {kind}{fault}") from fault
 
 
 def locate(target: str, where: str) -> Callable[..., Any]:

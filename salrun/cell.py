@@ -18,13 +18,12 @@ from tqdm import tqdm
 from salrun import papers
 from salrun.build import Cell, MetricPart, build
 from salrun.files import write_atomic
-from salrun.logbook import Logbook, own_settings
+from salrun.logbook import Logbook, code_of, own_settings
 from salrun.mapfiles import write_maps
 from salrun.models.recipe import Obtained, Recipe
 from salrun.plan import Line, Plan, plan
 from salrun.report import write_report
 from salrun.stages import Result, Stages, Tile, tiles
-from salrun.store import Lease
 from salrun.tables import score_rows, variant_name, write_csv, write_scores
 
 log = logging.getLogger(__name__)
@@ -35,12 +34,11 @@ MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
 
 def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
     """Run one cell from checked config to report; what it makes is in `out`, what it computed in the store."""
-    cell = build(config)
-    settle_numerics(config)
-    with Logbook(
-        out, command=command, experiment=cell.name, paper=cell.paper, scale=cell.scale, seed=cell.seed
-    ) as book:
+    own = {"experiment": config["name"], "paper": config["paper"], "scale": config["scale"], "seed": config["seed"]}
+    with Logbook(out, command=command, **own, shard=config["shard"] or "0/1", code=code_of(config)) as book:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
+        settle_numerics(config)
+        cell = build(config)
         with book.stage("data"):
             work = tiles(cell.dataset.explained(), cell.tile, cell.shard)
         if config["plan"]:
@@ -82,8 +80,9 @@ def settle_numerics(config: dict[str, Any]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
-    if config["threads"]:
-        torch.set_num_threads(config["threads"])
+    threads = config["threads"] or int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def obtain_models(cell: Cell) -> dict[str, Obtained]:
@@ -111,7 +110,7 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
         model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
     cost = plan(cell, Stages(cell, model.name, model), work)
     if training:
-        cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1))
+        cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1, cost.lines[0].rate))
     return cost
 
 
@@ -146,7 +145,7 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], keep: bool) 
                 lease.acquire()
             passed_over = 0
             with lease:
-                yield score_tile(cell, stages, tile, metrics, keep, lease, bar)
+                yield score_tile(cell, stages, tile, metrics, keep, bar)
                 stages.close(tile)
 
 
@@ -157,9 +156,7 @@ def scores_here(metric: MetricPart, stages: Stages) -> bool:
     return stages is stages.others[getattr(metric.metric, "of", "model")]
 
 
-def score_tile(
-    cell: Cell, stages: Stages, tile: Tile, metrics: list[MetricPart], keep: bool, lease: Lease, bar: tqdm
-) -> Result:
+def score_tile(cell: Cell, stages: Stages, tile: Tile, metrics: list[MetricPart], keep: bool, bar: tqdm) -> Result:
     """Every method and metric on one tile."""
     result = stages.open(tile)
     for part in cell.methods:
@@ -171,13 +168,12 @@ def score_tile(
             for name, score in stages.score(result, part, metric, keep).items():
                 variant = variant_name(metric.variant, name, getattr(view, "name", None))
                 result.scores[part.name, metric.name, variant] = score
-            lease.beat()
         bar.update()
     return result
 
 
 def model_table(cell: Cell, obtained: dict[str, Obtained]) -> pd.DataFrame:
-    """Accuracy in all and per group, and paired flips, of every model."""
+    """Accuracy in all and per group, paired flips, and shares of sure and unsure answers, of every model."""
     rows = []
     for name, found in obtained.items():
         check = found.verification
@@ -186,6 +182,7 @@ def model_table(cell: Cell, obtained: dict[str, Obtained]) -> pd.DataFrame:
         rows.append({**own, "what": "accuracy", "group": "(all)", "value": check.accuracy})
         rows += [{**own, "what": "accuracy", "group": g, "value": v} for g, v in check.groups.items()]
         rows += [{**own, "what": "flips", "group": g, "value": v} for g, v in check.flips.items()]
+        rows += [{**own, "what": "confidence", "group": g, "value": v} for g, v in check.confidence.items()]
     return pd.DataFrame(rows)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
 import itertools
 import logging
 import os
@@ -15,8 +17,11 @@ from salrun import __version__
 from salrun.errors import SalrunError, near
 from salrun.registry import GROUPS, conf_dir, load_plugins, names
 
+log = logging.getLogger(__name__)
+
 VERBS = {
     "list": "what there is: salrun list methods | metrics | experiment | dataset | model | reasoning | views",
+    "check": "does a method or metric do what all must? salrun check my_method.py | module:Class | NAME [key=value]",
     "status": "what is done, running, failed, missing: salrun status [outputs/...]",
     "collect": "join runs into one: salrun collect RUNS... -o outputs/<paper>/<name>",
     "report": "write report.html of one run, or one for several: salrun report RUNS...",
@@ -71,15 +76,24 @@ def run(argv: list[str]) -> int:
         _check_shape(argv)
         return experiment(argv)
     except SalrunError as fault:
-        print(f"salrun: {fault}", file=sys.stderr)
+        print(f"salrun: {' '.join(str(fault).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("salrun: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as fault:
+        if fault.errno not in OF_THE_MACHINE:
+            return _fault(fault)
+        print(f"salrun: {fault.filename or f'cannot write below {os.getcwd()}'}: {fault.strerror}", file=sys.stderr)
+        return 2
     except Exception as fault:
         return _fault(fault)
+
+
+# What the user can correct: disk full, over quota, read-only, no permission, a name that cannot be, a file too large.
+OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EFBIG}
 
 
 def help_text() -> str:
@@ -120,19 +134,98 @@ def _fault(fault: Exception) -> int:
 
 def experiment(argv: list[str]) -> int:
     """Check the composed config in this process, then hand over to Hydra, which runs it here or through a launcher."""
+    from hydra.errors import HydraException
+
     from salrun.composing import check_command
 
     prepare_imports(argv)
     check_command(argv)
     if any(word in ("--cfg", "-c", "--info", "-i", "--hydra-help", "--shell-completion", "-sc") for word in argv):
         logging.getLogger("hydra").setLevel(logging.INFO)
+    elif any(word in ("-m", "--multirun") for word in argv):
+        return sweep(argv)
+    try:
+        hand_over(argv)
+    except HydraException as fault:
+        raise SalrunError(str(fault).splitlines()[0]) from fault
+    if FAILED:
+        raise FAILED.pop()
+    return 0
+
+
+def hand_over(argv: list[str]) -> None:
     import hydra
 
     sys.argv = ["salrun", *argv]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
-    if FAILED:
-        raise FAILED.pop()
-    return 0
+
+
+def sweep(argv: list[str]) -> int:
+    """Many jobs, through a launcher. What an earlier sweep of the same command left undone is done in its folder."""
+    from salrun.composing import read_command
+    from salrun.launching import check_launcher, watched_submission
+    from salrun.sweeps import AGAIN, counts, interrupted_sweep, jobs_of, lease_of
+
+    overrides, folders = read_command(argv)
+    check_launcher(overrides, folders)
+    given = [o.partition("=")[2] for o in overrides if o.startswith("hydra.sweep.dir=")]
+    earlier = None if given else interrupted_sweep(SWEEPS, [o for o in overrides if not _of_hydra(o)])
+    folder = Path(given[-1]) if given else earlier or _new_sweep()
+    lease = lease_of(folder)
+    if not lease.try_acquire():
+        if given:
+            raise SalrunError(f"another salrun is at work on the sweep in {folder}")
+        earlier, folder = None, _new_sweep()
+        lease = lease_of(folder)
+        lease.acquire()
+    if earlier:
+        log.info("going on with %s: %s", earlier, counts(jobs_of(earlier)))
+        (earlier / "jobs.json").unlink(missing_ok=True)
+    fault = None
+    with lease, watched_submission():
+        try:
+            hand_over([*argv, f"hydra.sweep.dir={folder.absolute()}", *_preparation()])
+        except SalrunError:
+            raise
+        except Exception as raised:
+            fault = raised
+            if not (folder / "multirun.yaml").exists():
+                raise SalrunError(f"the sweep could not begin: {_first_line(fault)}") from fault
+            (folder / "launcher.log").write_text("".join(traceback.format_exception(fault)))
+    jobs = jobs_of(folder)
+    for number, each in enumerate(jobs):
+        if each.state != "done":
+            seen = f"; log: {each.log}" if each.log else ""
+            print(f"  {each.state:<9}job {number}: {each.what}  {each.reason}{seen}", file=sys.stderr)
+    if fault:
+        print(f"salrun: the launcher gave up: {_first_line(fault)} ({folder}/launcher.log)", file=sys.stderr)
+    left = [each for each in jobs if each.state in ("failed", "missing") and "in the queue" not in each.reason]
+    print(f"sweep:   {folder}  ({counts(jobs)}{f'; {AGAIN}' if left else ''})")
+    return 1 if left or fault else 0
+
+
+SWEEPS = Path("outputs") / "sweeps"
+
+
+def _first_line(fault: Exception) -> str:
+    return f"{type(fault).__name__}: {(str(fault).strip().splitlines() or [''])[0]}"
+
+
+def _new_sweep() -> Path:
+    return SWEEPS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+
+
+def _of_hydra(override: str) -> bool:
+    return override.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
+def _preparation() -> list[str]:
+    """This process' settings for its jobs, wherever they run: not every queue hands the environment down."""
+    known = ("SALRUN_PATH", "SALRUN_PLUGINS", "SALRUN_DATA", "SALRUN_CACHE")
+    quoted = {
+        name: os.environ[name].replace("\\", "\\\\").replace("'", "\\'") for name in known if os.environ.get(name)
+    }
+    return [f"++hydra.job.env_set.{name}='{value}'" for name, value in quoted.items()]
 
 
 FAILED: list[Exception] = []  # of a single run: Hydra would print a line of its own about a raised one
@@ -141,6 +234,8 @@ FAILED: list[Exception] = []  # of a single run: Hydra would print a line of its
 def prepare_imports(argv: Sequence[str] = ()) -> None:
     """Users' code: the current folder and --config-dir on the path, plug-ins loaded. Done again inside every job."""
     folders = [os.getcwd(), *config_dirs(argv)]
+    plugins = filter(None, os.environ.get("SALRUN_PLUGINS", "").split(os.pathsep))
+    os.environ["SALRUN_PLUGINS"] = os.pathsep.join(map(os.path.abspath, plugins))
     remembered = os.environ.get("SALRUN_PATH", "")
     os.environ["SALRUN_PATH"] = os.pathsep.join(dict.fromkeys([*filter(None, remembered.split(os.pathsep)), *folders]))
     for folder in os.environ["SALRUN_PATH"].split(os.pathsep):
@@ -160,32 +255,52 @@ def config_dirs(argv: Sequence[str]) -> list[str]:
 
 
 def job(cfg: object) -> None:
-    """What Hydra calls, in this process or in a launcher's: one cell."""
+    """What Hydra calls, in this process or in a launcher's: one cell. Of a sweep's jobs none raises: run.json tells."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import DictConfig
 
     from salrun.build import check
+    from salrun.launching import in_own_process
+    from salrun.logbook import code_of, reason_of, record_failure
+    from salrun.sweeps import finished
 
     assert isinstance(cfg, DictConfig)
     prepare_imports()
     logging.getLogger("salrun").setLevel(logging.INFO)
     settings = HydraConfig.get()
     out = Path(settings.runtime.output_dir)
-    overrides = [*settings.overrides.task, *(o for o in settings.overrides.hydra if not o.startswith("hydra.mode"))]
+    overrides = [*settings.overrides.task, *(o for o in settings.overrides.hydra if o.startswith("hydra.searchpath"))]
+    command = "salrun " + " ".join(map(_quoted, overrides))
+    alone = settings.mode is RunMode.RUN
     try:
         config = check(cfg)
+    except SalrunError as fault:
+        record_failure(out, reason_of(fault), command=command)
+        FAILED.append(fault)
+        return
+    if not alone and finished(out, config, code_of(config)):
+        log.info("done already: %s", out)
+    elif alone or "submitit" in settings.launcher._target_:
+        failed = perform(config, out, command)
+        FAILED.extend([failed] if failed and alone else [])
+    else:
+        in_own_process(config, out, command, settings.runtime.cwd)
+
+
+def perform(config: dict, out: Path, command: str) -> Exception | None:
+    """Run one cell; a fault is returned, and is in the run's own files."""
+    try:
         from salrun.cell import run as run_cell
 
-        run_cell(config, out, "salrun " + " ".join(map(_quoted, overrides)))
+        run_cell(config, out, command)
     except Exception as fault:
         if not isinstance(fault, SalrunError):
-            with open(out / "run.log", "a", encoding="utf-8") as log:
-                log.write("".join(traceback.format_exception(fault)))
+            with open(out / "run.log", "a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(fault)))
             fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
-        if settings.mode is not RunMode.RUN:
-            raise
-        FAILED.append(fault)
+        return fault
+    return None
 
 
 def _quoted(word: str) -> str:

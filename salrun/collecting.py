@@ -11,7 +11,8 @@ from salrun import papers
 from salrun.errors import SalrunError
 from salrun.logbook import Logbook, own_settings
 from salrun.report import write_report
-from salrun.tables import join, read_run, runs_below, write_csv, write_scores
+from salrun.sweeps import jobs_of, sweeps_below
+from salrun.tables import CELL, join, read_run, runs_below, write_csv, write_scores
 
 
 def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
@@ -27,6 +28,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
     if not whole:
         raise SalrunError("none of these runs is finished: nothing to collect")
     whole = _newest(whole, facts)
+    _refuse_strangers(whole, facts)
     papers_seen = {str(facts[run]["paper"]) for run in whole if facts[run].get("paper")}
     if len(papers_seen) > 1:
         raise SalrunError(
@@ -34,7 +36,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
         )
     paper = next(iter(papers_seen), None)
     out = out or Path("outputs") / (paper or "collected") / stamp
-    missing = _missing_shards(whole, facts)
+    missing = _missing_shards(whole, facts) + _missing_jobs(paths)
     command = "salrun collect " + " ".join(map(str, paths))
     with Logbook(out, command=command, experiment=paper or "collected", paper=paper, **_common(whole, facts)) as book:
         book.facts["deviations"] = list(
@@ -74,17 +76,76 @@ def _cell(facts: dict[str, Any]) -> tuple:
     return facts.get("experiment"), facts.get("seed"), facts.get("scale"), facts.get("shard"), fingerprint
 
 
+def _refuse_strangers(runs: list[Path], facts: dict[Path, dict[str, Any]]) -> None:
+    """Runs of one cell of the tables must be of one configuration; the parts of one sharding in all they did."""
+    cells: dict[tuple, list[Path]] = {}
+    for run in runs:
+        for cell in _cells_of(run):
+            cells.setdefault(cell, []).append(run)
+    for cell, same in cells.items():
+        for run in same[1:]:
+            differs = _difference(same[0], run, facts)
+            if differs:
+                raise SalrunError(
+                    f"{same[0]} and {run} do not fit together: both are {' '.join(map(str, cell))}, but {differs}; "
+                    f"collect runs of one configuration"
+                )
+
+
+def _cells_of(run: Path) -> list[tuple]:
+    return list(
+        pd.read_parquet(run / "tables" / "summary.parquet", columns=CELL).drop_duplicates().itertuples(False, None)
+    )
+
+
+def _difference(one: Path, other: Path, facts: dict[Path, dict[str, Any]]) -> str:
+    """What makes two runs of one cell incompatible, in words; empty if nothing does."""
+    a, b = facts[one], facts[other]
+    for key in ("device", "precision"):
+        if a.get(key) != b.get(key):
+            return f"{key} is {a.get(key)} in one, {b.get(key)} in the other"
+    weights = [{n: m.get("fingerprint") for n, m in f.get("models", {}).items()} for f in (a, b)]
+    if any(weights[0][name] != weights[1][name] for name in weights[0].keys() & weights[1]):
+        return "the weights of their models differ"
+    for group in ("methods", "metrics"):
+        mine, theirs = a.get(group, {}), b.get(group, {})
+        for name in sorted(mine.keys() & theirs):
+            if mine[name] != theirs[name]:
+                return f"{group}.{name} is {mine[name]} in one, {theirs[name]} in the other"
+        lone = sorted(mine.keys() ^ theirs)
+        if lone and _shards(a) > 1 and _shards(a) == _shards(b):
+            return f"{group}.{lone[0]} is only in one of these shards"
+    return ""
+
+
+def _shards(facts: dict[str, Any]) -> int:
+    return int(str(facts.get("shard", "0/1")).partition("/")[2])
+
+
 def _missing_shards(runs: list[Path], facts: dict[Path, dict[str, Any]]) -> list[str]:
-    """Shards of a cell that no run has."""
-    have: dict[tuple, set[int]] = {}
+    """Shards of a cell that no run has, unless one run has all of it."""
+    have: dict[tuple, dict[int, set[int]]] = {}
     for run in runs:
         index, count = map(int, facts[run].get("shard", "0/1").split("/"))
-        have.setdefault((facts[run].get("experiment"), facts[run].get("seed"), count), set()).add(index)
+        experiment, seed, scale, _, model = _cell(facts[run])
+        have.setdefault((experiment, seed, scale, model), {}).setdefault(count, set()).add(index)
     return [
         f"{experiment} seed {seed} shard {index}/{count}"
-        for (experiment, seed, count), indices in have.items()
+        for (experiment, seed, _, _), counts in have.items()
+        if 1 not in counts and not any(len(indices) == count for count, indices in counts.items())
+        for count, indices in counts.items()
         for index in range(count)
         if index not in indices
+    ]
+
+
+def _missing_jobs(paths: list[Path]) -> list[str]:
+    """Jobs of sweeps that are not done, and why."""
+    return [
+        f"{job.what or job.folder} of {sweep} ({': '.join(filter(None, [job.state, job.reason]))})"
+        for sweep in sweeps_below(paths)
+        for job in jobs_of(sweep)
+        if job.state != "done"
     ]
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from salrun.build import check
 from salrun.errors import SalrunError, near, unknown
@@ -84,22 +83,38 @@ def _unreadable(override: str) -> bool:
 
 def compose_config(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> DictConfig:
     """The config of one job."""
-    GlobalHydra.instance().clear()
     extra = [f"hydra.searchpath=[{','.join(f'file://{f}' for f in folders)}]"] if folders else []
     own = [o for o in overrides if not o.lstrip("+~").startswith("hydra")]
     _check_names(own, folders)
-    search = [o for o in overrides if o.startswith("hydra.searchpath")]
+    search = [o for o in overrides if o.startswith("hydra.searchpath")] or extra
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            cfg = compose("config", overrides=[*own, *(search or extra)])
+        cfg = _compose([*own, *search])
     except MissingConfigException as fault:
         raise SalrunError(_missing(fault, folders)) from fault
     except OverrideParseException as fault:
         raise SalrunError(_parse_error(fault, own)) from fault
-    except (ConfigCompositionException, HydraException, OmegaConfBaseException) as fault:
-        raise SalrunError(_composition(fault, own, folders)) from fault
+    except Exception as fault:  # whatever Hydra raises at a config it did not expect, and the YAML reader's errors
+        raise SalrunError(_composition(fault, own, folders) or _culprit(fault, own, search)) from fault
     OmegaConf.set_struct(cfg, False)
     return cfg
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def _culprit(fault: Exception, own: Sequence[str], search: Sequence[str]) -> str:
+    """Hydra's message, after the override without which the rest composes."""
+    text = " ".join((str(fault) or str(fault.__cause__)).split())[:300]
+    for number in reversed(range(len(own))):
+        try:
+            _compose([*own[:number], *own[number + 1 :], *search])
+        except Exception:
+            continue
+        return f"cannot apply '{own[number]}': {text}"
+    return text
 
 
 def _check_names(overrides: Sequence[str], folders: tuple[Path, ...]) -> None:
@@ -128,7 +143,7 @@ def _missing(fault: MissingConfigException, folders: tuple[Path, ...]) -> str:
 
 
 def _composition(fault: Exception, overrides: Sequence[str], folders: tuple[Path, ...]) -> str:
-    """Hydra's message boiled down to the key, with the keys that exist."""
+    """Of a key that does not exist: the key, and the keys that do; else nothing."""
     text = " ".join((str(fault) or str(fault.__cause__)).split())
     key = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
     if key and ("not in struct" in text or "To append" in text):
@@ -147,4 +162,4 @@ def _composition(fault: Exception, overrides: Sequence[str], folders: tuple[Path
                 hint = near(name, names(group, folders))
                 return f"{full} is set but '{name}' is not selected: add it to '{group}=[...]'{hint}"
         return f"unknown key '{full}'{near(last, map(str, known))}"
-    return text[:300]
+    return ""

@@ -10,15 +10,20 @@ from pathlib import Path
 from salrun.errors import SalrunError
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write into a temporary sibling, fsync, rename. Readers see the old file or the new one, nothing between."""
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write into a temporary sibling, fsync, rename. Readers see the old file or the new one, nothing between.
+
+    Without `durable` there is no fsync: after a power cut the file may be there and empty. For what carries a checksum
+    and can be computed again.
+    """
     draft = path.parent / f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as fault:
         with contextlib.suppress(OSError):

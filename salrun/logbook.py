@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import importlib.util
 import json
 import logging
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -24,6 +27,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from salrun import __version__
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
+from salrun.leases import HEART, here
 
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
 
@@ -36,8 +40,9 @@ class Logbook:
         self.facts: dict[str, Any] = {
             "status": "running",
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "pid": os.getpid(),
-            "host": platform.node(),
+            **here(),
+            "queue": queue_id(),
+            "attempts": read_facts(out).get("attempts", 0) + 1,
             "salrun": __version__,
             "commit": commit(),
             "python": platform.python_version(),
@@ -59,6 +64,7 @@ class Logbook:
         self._redirect = logging_redirect_tqdm()
         self._redirect.__enter__()
         self.write()
+        HEART.start(self.out / "run.json")
         return self
 
     def __exit__(
@@ -66,12 +72,12 @@ class Logbook:
     ) -> None:
         if fault is None:
             self.facts["status"] = "done"
-        elif isinstance(fault, KeyboardInterrupt):
+        elif not isinstance(fault, Exception):  # Ctrl-C, or a queue that takes its machine back
             self.facts["status"] = "interrupted"
         else:
-            self.facts["status"] = "failed"
-            self.facts["reason"] = str(fault) if isinstance(fault, SalrunError) else f"{type(fault).__name__}: {fault}"
+            self.facts |= {"status": "failed", "reason": reason_of(fault)}
             logging.getLogger("salrun").debug("".join(traceback.format_exception(fault)))
+        HEART.stop(self.out / "run.json")
         self.facts["peak_memory_mib"] = peak_memory()
         self.write()
         self._redirect.__exit__(None, None, None)
@@ -83,7 +89,7 @@ class Logbook:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage."""
         begun = time.monotonic()
-        self.facts["stage"] = name
+        self.write(stage=name)
         try:
             yield
         finally:
@@ -93,6 +99,41 @@ class Logbook:
         self.facts |= facts
         self.facts["updated"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_atomic(self.out / "run.json", (json.dumps(self.facts, indent=2, default=str) + "\n").encode())
+
+
+def read_facts(out: Path) -> dict[str, Any]:
+    """What run.json says; nothing where there is none."""
+    try:
+        return json.loads((out / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def record_failure(out: Path, reason: str, **facts: Any) -> None:
+    """Say in run.json how a run ended that could not say so itself."""
+    known = {**facts, **read_facts(out)}
+    if known.get("status") != "done":
+        known |= {"status": "failed", "reason": reason}
+        write_atomic(out / "run.json", (json.dumps(known, indent=2) + "\n").encode())
+
+
+def reason_of(fault: BaseException) -> str:
+    return str(fault) if isinstance(fault, SalrunError) else f"{type(fault).__name__}: {fault}"
+
+
+def queue_id() -> str | None:
+    """The name of this job in Slurm's queue."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+def code_of(config: dict[str, Any]) -> str:
+    """Hash of the code behind a run: this package and the modules of users' parts."""
+    files = sorted(Path(__file__).resolve().parent.rglob("*.py"))
+    targets = re.findall(r'"_target_": "([\w.]+)\.\w+"', json.dumps(config, default=str))
+    specs = [importlib.util.find_spec(m) for m in sorted(set(targets)) if not m.startswith("salrun.")]
+    files += [Path(s.origin) for s in specs if s is not None and s.origin is not None]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.suffix == ".py")).hexdigest()[:16]
 
 
 def own_settings(command: str) -> list[str]:

@@ -48,7 +48,7 @@ def names(group: str, folders: tuple[Path, ...] = ()) -> dict[str, str]:
 
 
 def _description(path: Path) -> str:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("#") and "@package" not in line:
             return line.lstrip("# ").strip()
         if line and not line.startswith("#"):

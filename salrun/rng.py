@@ -2,7 +2,7 @@
 
 The hash is SplitMix64 (Steele, Lea, Flood 2014) in wrapping int64 arithmetic, so a number is a pure function of its
 address: no generator state, no order of drawing, no batch. Integers and uniforms are bit-identical everywhere; normals
-are Box-Muller in float64 (float32 where the device has no float64), equal to float32 rounding.
+are Box-Muller in float32, equal to rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
-_BLOCK = 1 << 16
+_BLOCK = 1 << 17  # words that stay in a processor's cache
+_PAIRS = 1 << 10  # words of a group of normals
 
 
 def _signed(value: int) -> int:
@@ -29,14 +30,14 @@ def _signed(value: int) -> int:
 
 def _shift(z: Tensor, bits: int) -> Tensor:
     """Logical right shift (torch's is arithmetic)."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(z: Tensor) -> Tensor:
     """SplitMix64's finaliser, a bijection of 64-bit words."""
-    z = (z ^ _shift(z, 30)) * _signed(_MIX1)
-    z = (z ^ _shift(z, 27)) * _signed(_MIX2)
-    return z ^ _shift(z, 31)
+    z = _shift(z, 30).bitwise_xor_(z).mul_(_signed(_MIX1))
+    z = _shift(z, 27).bitwise_xor_(z).mul_(_signed(_MIX2))
+    return _shift(z, 31).bitwise_xor_(z)
 
 
 def hash64(*parts: object) -> int:
@@ -55,12 +56,19 @@ def to_uniform(word: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """[0, 1) from the top 24 bits (float32) or 53 bits (float64)."""
     if dtype == torch.float64:
         return _shift(word, 11).to(torch.float64) * 2.0**-53
-    return _shift(word, 40).to(torch.float32) * 2.0**-24
+    return _shift(word, 40).to(torch.float32).mul_(2.0**-24)
 
 
 def to_integer(word: Tensor, n: int) -> Tensor:
     """{0, .., n-1}: floor(u n) of a 32-bit u; bias below n / 2^32."""
     return (_shift(word, 32) * n) >> 32
+
+
+def _box_muller(word: Tensor) -> Tensor:
+    """N(0, 1) float32 of words (..., n) -> (..., 2 n): n cosines, then n sines; 24 bits a radius, 24 an angle."""
+    radius = to_uniform(word).neg_().add_(1).log_().mul_(-2).sqrt_()
+    angle = to_uniform(word << 24).mul_(2 * math.pi)
+    return torch.cat((angle.cos().mul_(radius), angle.sin().mul_(radius)), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -111,18 +119,18 @@ class Draws:
         return to_integer(draw(purpose, shape, start), n)
 
     def normal(self, purpose: str, shape: Sequence[int] | int, start: int = 0, shared: bool = False) -> Tensor:
-        """N(0, 1) float32: (B, *shape), or (*shape) where `shared`. Word k gives number k: no pairing over indices."""
+        """N(0, 1) float32: (B, *shape), or (*shape) where `shared`. Every 1024 words give the next 2048 numbers."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        count, block = math.prod(shape), _BLOCK if shared else _BLOCK // max(1, len(self)) + 1
-        if self.key.device.type == "cpu" and count > block:  # many passes over what stays in the cache: half the time
-            parts = [self.normal(purpose, min(block, count - k), start + k, shared) for k in range(0, count, block)]
-            return torch.cat(parts, dim=-1).unflatten(-1, shape)
-        draw = self.shared_bits if shared else self.bits
-        wide = torch.float32 if self.key.device.type == "mps" else torch.float64
-        first = to_uniform(draw(purpose, shape, start), wide)
-        second = to_uniform(draw(purpose + "/angle", shape, start), wide)
-        radius = torch.sqrt(-2.0 * torch.log1p(-first))
-        return (radius * torch.cos(2.0 * math.pi * second)).to(torch.float32)
+        draw, count, group = self.shared_bits if shared else self.bits, math.prod(shape), 2 * _PAIRS
+        first, last = start // group, -(-(start + count) // group)
+        at_once = last - first
+        if self.key.device.type == "cpu":  # many passes over what stays in the cache: half the time
+            at_once = min(at_once, max(1, _BLOCK // (_PAIRS * (1 if shared else max(1, len(self))))))
+        parts = [
+            _box_muller(draw(purpose, (min(at_once, last - k), _PAIRS), k * _PAIRS)).flatten(-2)
+            for k in range(first, last, at_once)
+        ]
+        return torch.cat(parts, dim=-1)[..., start - first * group :][..., :count].unflatten(-1, shape)
 
     def permutation(self, n: int, purpose: str, shared: bool = False) -> Tensor:
         """A random order of 0..n-1: (B, n), or (n,) where `shared`."""

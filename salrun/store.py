@@ -14,21 +14,19 @@ import json
 import logging
 import os
 import shutil
-import socket
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, unknown
+from salrun.leases import Lease
 from salrun.tensorfile import load_state, save_state
 
 log = logging.getLogger(__name__)
 
-STALE = 60.0  # seconds without a heartbeat after which a lease counts as abandoned
-POLL = 0.5
+STAGES = ("model", "verification", "fit", "tiles", "maps", "shared", "scores")
 
 
 def canonical(value: Any) -> str:
@@ -112,7 +110,7 @@ class Store:
             return None
 
     def write(self, stage: str, key: str, tensors: dict[str, Tensor], meta: dict[str, Any] | None = None) -> None:
-        save_state(self.path(stage, key), tensors, meta or {})
+        save_state(self.path(stage, key), tensors, meta or {}, durable=False)  # thousands, each checked when read
 
     def lease_of(self, stage: str, key: str, what: str) -> Lease:
         """The right to compute an entry, not yet held."""
@@ -133,107 +131,8 @@ class Store:
         return usage
 
     def clear(self, stage: str | None = None) -> None:
-        for folder in [self.root / stage] if stage else list(self.root.glob("*")):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-class Lease:
-    """A file that says who works on an entry. Its heartbeat is its modification time.
-
-    Whether a lease is abandoned is judged by the waiting process' own monotonic clock (has the heartbeat moved while I
-    watched?), so neither clock jumps nor clocks that differ between machines matter.
-    """
-
-    def __init__(self, path: Path, what: str) -> None:
-        self.path = path
-        self.what = what
-        self._beaten = 0.0
-        self._held = False
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.release()
-
-    def try_acquire(self) -> bool:
-        """Take the lease if it is free or its holder is known to be dead."""
-        if self._dead():
-            self.path.unlink(missing_ok=True)
-        self._held = self._create()
-        self._beaten = time.monotonic()
-        return self._held
-
-    def acquire(self) -> None:
-        """Take the lease, waiting while its holder lives."""
-        watched: tuple[int, float] | None = None
-        while not self._create():
-            now = time.monotonic()
-            try:
-                beat = self.path.stat().st_mtime_ns
-            except OSError:
-                continue
-            if watched is None:
-                log.info("%s: %s is at work on it; waiting", self.what, self._holder())
-                watched = (beat, now)
-            elif beat != watched[0]:
-                watched = (beat, now)
-            elif now - watched[1] > STALE or self._dead():
-                log.warning("%s: the lease of %s is abandoned; taking over", self.what, self._holder())
-                self.path.unlink(missing_ok=True)
-                watched = None
-                continue
-            time.sleep(POLL)
-        self._held = True
-        self._beaten = time.monotonic()
-
-    def beat(self) -> None:
-        """Say that the work goes on; cheap enough to be called at every step."""
-        if self._held and time.monotonic() - self._beaten > STALE / 6:
-            self._beaten = time.monotonic()
-            try:
-                os.utime(self.path)
-            except OSError:
-                log.warning("%s: lease lost; going on, the result is published all the same", self.what)
-
-    def release(self) -> None:
-        if self._held:
-            self._held = False
-            self.path.unlink(missing_ok=True)
-
-    def _create(self) -> bool:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            return False
-        except OSError as fault:
-            raise SalrunError(
-                f"cannot write to the store at {self.path.parent}: {fault.strerror}; set cache_dir=<a writable folder>"
-            ) from fault
-        with os.fdopen(handle, "w") as file:
-            json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
-        return True
-
-    def _owner(self) -> dict[str, Any]:
-        try:
-            return json.loads(self.path.read_text())
-        except (OSError, ValueError):
-            return {}
-
-    def _holder(self) -> str:
-        owner = self._owner()
-        return f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
-
-    def _dead(self) -> bool:
-        """Known to be dead: a process of this machine that is gone."""
-        owner = self._owner()
-        if owner.get("host") != socket.gethostname() or "pid" not in owner:
-            return False
-        try:
-            os.kill(int(owner["pid"]), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        """Remove a stage or all of them, and nothing else that may lie in the folder."""
+        if stage is not None and stage not in STAGES:
+            raise unknown("stage", stage, STAGES, "salrun cache clear")
+        for name in [stage] if stage else STAGES:
+            shutil.rmtree(self.root / name, ignore_errors=True)

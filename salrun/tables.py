@@ -162,8 +162,8 @@ def split_variant(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(mode=[mode for mode, _, _ in cut], view=[view for _, _, view in cut])
 
 
-def runs_below(paths: Iterable[Path]) -> list[Path]:
-    """Run directories among or below the given folders (those with a run.json), oldest first."""
+def runs_below(paths: Iterable[Path], none: bool = False) -> list[Path]:
+    """Run directories among or below the given folders (those with a run.json), oldest first; `none`: may be none."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -171,7 +171,7 @@ def runs_below(paths: Iterable[Path]) -> list[Path]:
         path = path.resolve()
         inside = [path] if (path / "run.json").exists() else sorted(p.parent for p in path.rglob("run.json"))
         found += inside
-    if not found:
+    if not found and not none:
         raise SalrunError(f"no runs in {', '.join(map(str, paths))}: a run has a run.json")
     return list(dict.fromkeys(p.resolve() for p in found))
 

@@ -20,16 +20,16 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def save_state(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def save_state(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any], durable: bool = True) -> None:
     """Write both atomically; the header carries the sha256 of everything else."""
     body = serialise({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
-    notes = {"meta": json.dumps(meta, sort_keys=True)}
+    notes = {"meta": json.dumps(meta)}  # in its own order: what is read back is what was written
     notes["sha256"] = _checksum(header, notes["meta"], body[8 + length :])
     text = json.dumps({"__metadata__": notes, **header}).encode()
     text += b" " * (-len(text) % 8)
-    write_atomic(path, len(text).to_bytes(8, "little") + text + body[8 + length :])
+    write_atomic(path, len(text).to_bytes(8, "little") + text + body[8 + length :], durable)
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,7 +1,8 @@
 """The nouns of the corridor: what a dataset gives, what a method and a metric receive and return.
 
 Shapes: images `x` are (B, C, H, W) floats in [0, 1]; raw attributions (B, C, H, W) or (B, 1, H, W);
-planes (B, 1, H, W); masks (B, H, W) booleans; values (B,) float64; flags (B,) uint8.
+planes (B, 1, H, W); masks (B, H, W) booleans, or the opacity in [0, 1] of what is drawn (`<name>_ink`); values (B,)
+float64; flags (B,) uint8.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Method:
     signed: ClassVar[bool] = True
     paper_name: ClassVar[str] = ""  # what the papers' tables call it
     source: ClassVar[str] = ""  # where the formula comes from
+    on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Cost per image in forward passes (a backward pass counts two)."""
@@ -155,6 +157,7 @@ class Metric:
     chance: ClassVar[float | None] = None
     needs: ClassVar[frozenset[str]] = frozenset()  # of: model masks explain raw other_map
     source: ClassVar[str] = ""
+    on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Forward passes per image and method."""

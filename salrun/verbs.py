@@ -1,61 +1,39 @@
-"""What `salrun status|collect|report|reliability|cache` do."""
+"""What `salrun check|status|collect|report|reliability|cache` do."""
 
 from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 from salrun.errors import SalrunError
 
 
+def check(words: list[str]) -> int:
+    """Put methods and metrics through the conformance suite; 1 if one fails."""
+    from salrun.checking import check_parts
+
+    if all("=" in w for w in words):
+        raise SalrunError("salrun check needs a file, module:Class or a name: salrun check my_method.py [key=value]")
+    return check_parts([w for w in words if "=" not in w], [w for w in words if "=" in w])
+
+
 def status(words: list[str]) -> int:
-    """One line per run: status, what, where, why."""
-    from salrun.tables import read_run, runs_below
+    """One line per run: state, what, where, why, log; those of sweeps that never began come last."""
+    from salrun.sweeps import AGAIN, counts, job_in, jobs_of, sweeps_below
+    from salrun.tables import runs_below
 
     paths = [Path(w) for w in words] or [Path("outputs")]
-    for run in runs_below(paths):
-        facts = read_run(run)
-        state = facts.get("status", "?")
-        if state == "running" and not _alive(facts):
-            state = "killed"
-        reason = facts.get("reason", "") if state == "failed" else facts.get("stage", "") if state == "running" else ""
-        what = f"{facts.get('experiment', '?')} seed={facts.get('seed')} scale={facts.get('scale')}"
-        what += f" shard={facts.get('shard', '-')}"
-        print(f"{state:<12}{what:<58}{_shown(run)}  {reason}")
-    for job, overrides in _missing_jobs(paths):
-        print(f"{'missing':<12}{' '.join(overrides):<58}{_shown(job)}")
+    asked = {job.folder: job for sweep in sweeps_below(paths) for job in jobs_of(sweep)}
+    runs = runs_below(paths, none=bool(asked))
+    jobs = [asked.pop(run) if run in asked else job_in(run) for run in runs] + list(asked.values())
+    for job in jobs:
+        log = f"  log: {_shown(job.log)}" if job.log and job.state == "failed" else ""
+        print(f"{job.state:<12}{job.what:<58}{_shown(job.folder)}  {job.reason}{log}")
+    hint = f"; of a sweep, {AGAIN}" if any(job.state in ("failed", "missing") for job in jobs) else ""
+    print(f"{counts(jobs)}{hint}", file=sys.stderr)
     return 0
-
-
-def _missing_jobs(paths: list[Path]) -> Iterator[tuple[Path, list[str]]]:
-    """Jobs of sweeps that never began: (folder, overrides)."""
-    from omegaconf import OmegaConf
-
-    from salrun.composing import expand
-
-    for path in paths:
-        for sweep in sorted(path.resolve().rglob("multirun.yaml")):
-            overrides = list(OmegaConf.load(sweep).hydra.overrides.task)
-            for number, combination in enumerate(expand(overrides)):
-                if not (sweep.parent / str(number) / "run.json").exists():
-                    yield sweep.parent / str(number), combination
-
-
-def _alive(facts: dict) -> bool:
-    """Whether the process of a run is still there (only known on its own machine)."""
-    import platform
-
-    if facts.get("host") != platform.node():
-        return True
-    try:
-        os.kill(int(facts["pid"]), 0)
-    except (ProcessLookupError, KeyError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _shown(path: Path) -> str:

@@ -1,9 +1,13 @@
 """Images per second of every method, against its floor and against the fastest peer at equal work.
 
-The floor is the time of the forward and backward passes that the method cannot avoid, at the same batch size, eager, in
-float32, taken in the same run. All contestants of a row take turns, `--repeats` times; medians are reported.
+The floor is the time of what the method cannot avoid, at the same batch size, eager, in float32, taken in the same run:
+forward and backward passes of the network, the further passes through its layers that a rule asks for, drawing noise.
+All contestants of a row take turns, `--repeats` times or `--seconds` long; medians are reported. Rows of the table in
+`--out` that are not measured again stay there.
 
-    python scripts/bench_methods.py --out docs/results/bench
+    python scripts/bench_methods.py --out docs/results/bench              # about ten minutes on two idle cores
+    python scripts/bench_methods.py --out docs/results/bench --missing    # go on where it stopped
+    python scripts/bench_methods.py --out docs/results/bench --models resnet50_224 --methods lime iba
     python scripts/bench_methods.py --out /tmp/bench --quick --methods gradient rise
 """
 
@@ -21,7 +25,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from salrun.methods.iba import features, fit_feature_stats, go_on
+from salrun.methods.iba import fit_feature_stats, go_on
+from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier, pick
 from salrun.models.inference import inference_copy
 from salrun.rng import Draws, generator
@@ -46,7 +51,7 @@ Job = Callable[[], object]
 
 @dataclass
 class Case:
-    """A network, a batch for it, and how much work the sampling methods do on it."""
+    """A network, a batch for it, and how much work the sampling methods do on it (`images`: on the first so many)."""
 
     name: str
     model: Classifier
@@ -63,6 +68,10 @@ class Case:
     @property
     def point(self) -> Tensor:
         return self.model.normalise(self.x)
+
+    def first(self, n: int) -> Case:
+        """The same with the first images alone; passes are as large as before."""
+        return replace(self, x=self.x[:n], target=self.target[:n], rng=self.rng[:n])
 
 
 # -- the networks ------------------------------------------------------------------------------------------------------
@@ -94,24 +103,26 @@ def full_cases(device: str) -> Iterator[Case]:
     from salrun.models.small import TomsettCNN
 
     small = {
-        "smoothgrad": {"n_samples": 64},
-        "integrated_gradients": {"steps": 50},
-        "rise": {"n_masks": 1000},
-        "lime": {"n_samples": 1000},
+        "smoothgrad": {"images": 8, "n_samples": 16},
+        "integrated_gradients": {"images": 8, "steps": 16},
+        "rise": {"images": 8, "n_masks": 400},
+        "lime": {"images": 8, "n_samples": 1000},
+        "score_cam": {"images": 8},
+        "iba": {"images": 8},
     }
     large = {
-        "smoothgrad": {"n_samples": 8},
-        "integrated_gradients": {"steps": 8},
-        "rise": {"n_masks": 64},
-        "lime": {"n_samples": 64},
-        "score_cam": {"layer": "layer1"},  # 256 channels instead of 2048
-        "iba": {"steps": 3},
+        "smoothgrad": {"images": 2, "n_samples": 4},
+        "integrated_gradients": {"images": 2, "steps": 4},
+        "rise": {"images": 2, "n_masks": 16},
+        "lime": {"images": 1, "n_samples": 128},
+        "score_cam": {"images": 1, "layer": "relu"},  # 64 channels instead of 2048
+        "iba": {"images": 2, "steps": 3},
     }
     torch.manual_seed(0)
     yield make_case("smerf_complex", smerf_cnn("complex"), 64, 2, {"cam": "relu4", "iba": "relu2"}, 32, small, device)
     layers = {"cam": "block3.relu2", "iba": "block2.relu2"}
     yield make_case("tomsett_cifar10", TomsettCNN(), 32, 10, layers, 32, small, device)
-    yield make_case("resnet50_224", resnet50(), 224, 1000, {"cam": "layer4", "iba": "layer2"}, 8, large, device)
+    yield make_case("resnet50_224", resnet50(), 224, 1000, {"cam": "layer4", "iba": "layer2"}, 4, large, device)
 
 
 def quick_cases(device: str) -> Iterator[Case]:
@@ -152,20 +163,29 @@ def forward_backward(case: Case) -> Job:
     return run
 
 
-def stem(case: Case) -> Job:
-    """Forward up to the IBA layer."""
+def to_layer(case: Case) -> Job:
+    """Forward, and backward to the CAM layer."""
+    point, layer = case.point, case.model.layer("cam")
 
-    @torch.no_grad()
     def run() -> None:
-        features(case.model, "iba", case.x)
+        kept: list[Tensor] = []
+        handle = layer.register_forward_hook(lambda module, inputs, output: kept.append(output))
+        logits = case.model.module(point.detach().requires_grad_(True))
+        handle.remove()
+        torch.autograd.grad(pick(logits, case.target).sum(), kept)
 
     return run
 
 
+def stem(case: Case) -> Job:
+    """Forward up to the IBA layer."""
+
+    return lambda: layer_output(case.model, case.x, "iba")
+
+
 def tail(case: Case) -> Job:
     """Forward and backward behind the IBA layer."""
-    with torch.no_grad():
-        r = features(case.model, "iba", case.x)
+    r = layer_output(case.model, case.x, "iba")
 
     def run() -> None:
         leaf = r.clone().requires_grad_(True)
@@ -175,7 +195,61 @@ def tail(case: Case) -> Job:
     return run
 
 
-PASSES = {"forward": forward, "forward+backward": forward_backward, "stem": stem, "tail": tail}
+def noise(case: Case) -> Job:
+    """A normal number for each neuron of the IBA layer, by torch's own generator."""
+    draw, shape = generator(0, "bench/noise", case.x.device), layer_output(case.model, case.x, "iba").shape
+    return lambda: torch.randn(shape, generator=draw, device=case.x.device)
+
+
+def inner_layers(case: Case) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """The kernel layers but the first, each with its input and its output."""
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+    layers = [m for m in case.model.module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    handles = [m.register_forward_hook(lambda m, u, z: calls.append((m, u[0].clone(), z.clone()))) for m in layers]
+    with torch.no_grad():
+        case.model.module(case.point)
+    for handle in handles:
+        handle.remove()
+    return calls[1:]
+
+
+def layers(case: Case) -> Job:
+    """Once more forward through every kernel layer but the first."""
+    calls = inner_layers(case)
+
+    @torch.no_grad()
+    def run() -> None:
+        for layer, u, _ in calls:
+            layer(u)
+
+    return run
+
+
+def layers_back(case: Case) -> Job:
+    """Once more backward through every kernel layer but the first."""
+    calls = inner_layers(case)
+
+    def run() -> None:
+        for layer, u, z in calls:
+            if isinstance(layer, nn.Conv2d):
+                shape = layer.stride, layer.padding, layer.dilation, False, [0, 0], layer.groups
+                torch.ops.aten.convolution_backward(z, u, layer.weight, None, *shape, [True, False, False])
+            elif isinstance(layer, nn.Linear):
+                z @ layer.weight.detach()
+
+    return run
+
+
+PASSES = {
+    "forward": forward,
+    "forward+backward": forward_backward,
+    "to layer": to_layer,
+    "layers": layers,
+    "layers back": layers_back,
+    "stem": stem,
+    "tail": tail,
+    "noise": noise,
+}
 
 
 def floor(name: str, method: Any, case: Case) -> dict[str, float]:
@@ -194,7 +268,16 @@ def floor(name: str, method: Any, case: Case) -> dict[str, float]:
         case "score_cam":
             return {"forward": method.passes(case.model, tuple(case.x.shape[1:]))}
         case "iba":
-            return {"stem": 1, "tail": (method.steps - 1) * method.copies}
+            draws = (method.steps - 1) * method.copies
+            return {"stem": 1, "tail": draws, "noise": draws}
+        case "grad_cam" | "grad_cam_pp":
+            return {"to layer": 1}
+        case "deep_taylor" | "lrp_a_flat":  # the positive part of a layer's sum
+            return {"forward+backward": 1, "layers": 1}
+        case "lrp_b_flat":  # the positive and the negative part, each handed down on its own
+            return {"forward+backward": 1, "layers": 2, "layers back": 1}
+        case "deeplift_reveal_cancel":  # the same, but the negative part is what the positive one leaves of the sum
+            return {"forward+backward": 1, "layers": 1, "layers back": 1}
         case "deep_shap":
             return {"forward+backward": len(case.fitted.background if case.fitted.background is not None else ())}
     return {"forward+backward": 1}
@@ -329,10 +412,16 @@ def seconds(job: Job, device: str) -> float:
         return time.perf_counter() - start
 
 
-def take_turns(jobs: dict[str, Job], repeats: int, device: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Median seconds of each job and, for those that fail, why. The first round is a rehearsal and is not counted."""
+def take_turns(
+    jobs: dict[str, Job], repeats: int, device: str, limit: float = float("inf")
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Median seconds of each job and, for those that fail, why.
+
+    The first round is a rehearsal and counts only if it alone takes longer than `limit`; no round begins after that.
+    """
     times: dict[str, list[float]] = {name: [] for name in jobs}
     faults: dict[str, str] = {}
+    began = time.perf_counter()
     for _ in range(repeats + 1):
         for name, job in jobs.items():
             if name in faults:
@@ -340,8 +429,14 @@ def take_turns(jobs: dict[str, Job], repeats: int, device: str) -> tuple[dict[st
             try:
                 times[name].append(seconds(job, device))
             except Exception as fault:  # a peer may refuse a network in any way; the table says so
-                faults[name] = f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0][:100]}"
-    return {name: statistics.median(t[1:]) for name, t in times.items() if name not in faults}, faults
+                faults[name] = _said(fault)
+        if time.perf_counter() - began > limit:
+            break
+    return {name: statistics.median(t[1:] or t) for name, t in times.items() if name not in faults}, faults
+
+
+def _said(fault: Exception) -> str:
+    return f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0][:100]}"
 
 
 def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], dict[str, str]]:
@@ -359,30 +454,32 @@ def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], 
         try:
             jobs[peer] = build(case, method)
         except Exception as fault:
-            faults[peer] = f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0][:100]}"
+            faults[peer] = _said(fault)
     return jobs, faults
 
 
-def measure(name: str, case: Case, repeats: int, device: str) -> dict[str, Any]:
+def measure(name: str, case: Case, repeats: int, device: str, limit: float = float("inf")) -> dict[str, Any]:
     """One row of the table."""
-    work = case.work.get(name, {})
+    work = dict(case.work.get(name, {}))
+    few = case.first(work.pop("images", case.batch))
     method = load_method(name, work)
-    passes = floor(name, method, case)
-    jobs, faults = contestants(name, method, case)
-    times, failed = take_turns({**{kind: PASSES[kind](case) for kind in passes}, **jobs}, repeats, device)
+    passes = floor(name, method, few)
+    jobs, faults = contestants(name, method, few)
+    times, failed = take_turns({**{kind: PASSES[kind](case) for kind in passes}, **jobs}, repeats, device, limit)
     faults |= failed
-    least = sum(count * times[kind] for kind, count in passes.items())
+    least = sum(count * times[kind] for kind, count in passes.items()) * few.batch / case.batch
     best = min((times[k] for k in ("salrun", "salrun fast") if k in times), default=float("nan"))
     peers = {peer: times[peer] for peer in PEERS.get(name, {}) if peer in times}
     fastest = min(peers, key=lambda peer: peers[peer]) if peers else ""
 
     def rate(t: float | None) -> float | None:
-        return case.batch / t if t else None
+        return few.batch / t if t else None
 
     return {
         "model": case.name,
         "method": name,
         "work": " ".join(f"{k}={v}" for k, v in work.items()),
+        "images": few.batch,
         "batch": case.batch,
         "salrun": rate(times.get("salrun")),
         "salrun_fast": rate(times.get("salrun fast")),
@@ -420,6 +517,22 @@ def shown(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value).replace("|", "/")
 
 
+def read(out: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of the table that is there, by network and method."""
+    if not (out / "methods.csv").exists():
+        return {}
+    with (out / "methods.csv").open(newline="") as file:
+        rows = [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    return {(str(row["model"]), str(row["method"])): row for row in rows}
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        return text or None
+
+
 def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with (out / "methods.csv").open("w", newline="") as file:
@@ -429,9 +542,12 @@ def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: 
     text = [
         "# Speed of the methods",
         "",
-        f"Images per second; medians of {repeats} interleaved repetitions. `floor`: the passes a method cannot avoid,",
-        "eager, timed in the same run. `salrun_fast`: the same method on the inference copy of the network (BatchNorm",
-        "folded, channels last; not compiled). `of_floor` and `times_peer` are those of the faster of the two.",
+        f"Images per second; medians of up to {repeats} interleaved repetitions. `floor`: what a method cannot avoid,",
+        "eager, timed in the same run: forward and backward passes, the further passes through the layers that a rule",
+        "asks for (alpha-beta rules and Deep Taylor: the parts of each sum; RevealCancel: one there and one back), and",
+        "for IBA the noise. `salrun_fast`: the same method on the inference copy of the network (BatchNorm folded,",
+        "channels last; not compiled). `of_floor` and `times_peer`: of the faster of the two. `images` at a time, in",
+        "passes of `batch`.",
         "",
     ]
     text += [f"- {key}: {value}" for key, value in facts.items()] + [""]
@@ -452,6 +568,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for methods.csv and methods.md")
     parser.add_argument("--quick", action="store_true", help="a tiny network, one repetition: does it run at all?")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="no repetition of a row begins after this time")
+    parser.add_argument("--missing", action="store_true", help="only what the table in --out does not have")
     parser.add_argument("--threads", type=int, help="of torch; default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
@@ -462,18 +580,22 @@ def main(argv: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     repeats = 1 if options.quick else options.repeats
     facts = machine(options.device)
-    rows = []
+    known = read(options.out)
+    measured: list[dict[str, Any]] = []
     for case in (quick_cases if options.quick else full_cases)(options.device):
         if options.models and case.name not in options.models:
             continue
         for name in options.methods:
-            rows.append(measure(name, case, repeats, options.device))
-            print(", ".join(f"{key} {shown(value)}" for key, value in rows[-1].items() if value), flush=True)
-            write(rows, facts, repeats, options.out)
-    broken = [row for row in rows if row["salrun"] is None]
+            if options.missing and known.get((case.name, name), {}).get("salrun"):
+                continue
+            row = known[case.name, name] = measure(name, case, repeats, options.device, options.seconds)
+            measured.append(row)
+            print(", ".join(f"{key} {shown(value)}" for key, value in row.items() if value), flush=True)
+            write(list(known.values()), facts, repeats, options.out)
+    broken = [row for row in measured if row["salrun"] is None]
     for row in broken:
         print(f"{row['method']} failed on {row['model']}: {row['note']}", file=sys.stderr)
-    return 1 if broken or not rows else 0
+    return 1 if broken or not known else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 One batch size for all. `forward`: the same batch again and again, through the network as it is (eager), in
 channels-last layout, with BatchNorm folded, and compiled. `engine`: pixel flipping, every step of the curve a new
-batch, on the network as it is, on the folded and on the compiled inference copy. All take turns, `--repeats` times;
-medians count.
+batch, on the network as it is, on the folded and on the compiled inference copy. All take turns, `--repeats` times or
+`--seconds` long; medians count.
 
     python scripts/bench_metrics.py --out docs/results/bench
     python scripts/bench_metrics.py --out /tmp/bench --quick
@@ -115,7 +115,7 @@ def quantus_flipping(case: Case) -> Job:
     )  # fmt: skip
 
 
-def measure(case: Case, repeats: int, compiled: bool, device: str) -> list[dict[str, Any]]:
+def measure(case: Case, repeats: int, compiled: bool, device: str, limit: float) -> list[dict[str, Any]]:
     """The rows of one network."""
     probe = case.x[:4]
     copies: dict[str, InferenceCopy] = {"folded": inference_copy(case.model, probe, "off")}
@@ -140,7 +140,7 @@ def measure(case: Case, repeats: int, compiled: bool, device: str) -> list[dict[
         work["quantus PixelFlipping"] = case.batch * -(-3 * case.pixels // case.features_in_step)
     except ImportError:
         print("quantus is not installed: left out", file=sys.stderr)
-    times, faults = take_turns(jobs, repeats, device)
+    times, faults = take_turns(jobs, repeats, device, limit)
     rates = {name: work[name] / t for name, t in times.items()}
     best = max(rate for name, rate in rates.items() if name.startswith("forward"))
     quantus_rate = rates.get("quantus PixelFlipping")
@@ -184,7 +184,7 @@ def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: 
     text = [
         "# Speed of the perturbation engine",
         "",
-        f"`rate`: forward passes (images) per second; medians of {repeats} interleaved repetitions at one batch size.",
+        f"`rate`: forward passes (images) per second, one batch size; medians of up to {repeats} repetitions in turn.",
         "`forward`: the same batch over and over; `engine`: pixel flipping, each step a new batch.",
         "",
     ]
@@ -200,6 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for metrics.csv and metrics.md")
     parser.add_argument("--quick", action="store_true", help="a tiny network, one repetition, not compiled")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=120.0, help="no repetition begins after this time per network")
     parser.add_argument("--threads", type=int, help="of torch; default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="of tomsett_cifar10, resnet50_224")
@@ -214,7 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     for case in (quick_cases if options.quick else full_cases)(options.device):
         if options.models and case.name not in options.models:
             continue
-        rows += measure(case, repeats, not options.quick, options.device)
+        rows += measure(case, repeats, not options.quick, options.device, options.seconds)
         write(rows, facts, repeats, options.out)
         print((options.out / "metrics.md").read_text(), flush=True)
     return 0 if rows and all(row["rate"] for row in rows) else 1

@@ -31,7 +31,6 @@ from salrun.models.classifier import Classifier
 from salrun.models.cnn import smerf_cnn
 from salrun.models.small import TomsettCNN
 from salrun.registry import conf_dir, names
-from salrun.stats.reliability import direction_of
 from salrun.types import Method, Metric
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -254,7 +253,8 @@ def metrics_page() -> str:
 
 def _facts(part: Part) -> tuple[str, str]:
     cls: Any = part.cls
-    return {"none": "neither"}.get(direction_of(part.name), direction_of(part.name)), interval(*cls.range)
+    direction = part.make().direction
+    return "neither" if direction == "none" else direction, interval(*cls.range)
 
 
 def _costs(part: Part, count: str) -> str:

@@ -319,13 +319,13 @@ class TextBox:
     def _render(
         self, buckets: Sequence[str], places: Mapping[str, Tensor], draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Pictures (B, 3, H, W) uint8, and the boxes and the inked pixels of each object."""
+        """Pictures (B, 3, H, W) uint8, and the box and the ink (opacity in [0, 1]) of each object."""
         canvas = self._backdrop(draws).to(torch.int32)
         boxes: dict[str, Tensor] = {}
         inks: dict[str, Tensor] = {}
         for thing in sorted(self.things.values(), key=lambda t: t.draw):
             alpha, boxes[thing.name] = self._alpha(thing, buckets, places[thing.name])
-            inks[thing.name] = alpha > 0
+            inks[thing.name] = alpha.float() / 255
             rows = torch.tensor([thing.name in self.contents[b] for b in buckets]).nonzero()[:, 0]
             if len(rows):
                 cover = alpha[rows, None].to(torch.int32)

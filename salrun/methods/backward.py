@@ -60,6 +60,7 @@ _MEMBERS = {
     "cuda requires_grad_",
 }
 _KINDS = {name: kind for kind, names in _MEMBERS.items() for name in names.split()}
+_VIEWS = ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "contiguous")
 _SIZED = ("view", "view_as", "reshape", "reshape_as", "expand", "expand_as", "unflatten", "squeeze", "repeat", "tile")
 _POINTWISE = ("scale", "add", "shape")  # what may lie between the image and its first layer
 
@@ -86,6 +87,7 @@ class Lane:
     run: Run
     node: Any = None  # its grad_fn, as the engine made it
     now: Tensor | None = None  # what an in-place operator made of it
+    shares: Tensor | None = None  # whose memory it would share, had that not been laid out anew
     overwritten: weakref.ref[Tensor] | None = None  # who of all that share its memory was written to
     reference: Tensor | None = None  # the same activation for the references: a row for each image, or one for all
     first: bool = False  # it is the image itself, up to scaling, shifting and reshaping
@@ -229,6 +231,8 @@ class Run(TorchFunctionMode):
             return reference
         if len(reference) != len(self.pair):
             raise SalrunError(f"{self.rules.name} needs the batch to stay the first axis throughout the model")
+        if _is_laid_out(reference):
+            return reference.movedim(1, -1)[self.pair].movedim(-1, 1)
         return reference[self.pair]
 
     def refuse(self, op: Op | str, why: str | None = None) -> SalrunError:
@@ -283,7 +287,7 @@ class Run(TorchFunctionMode):
             raise self.refuse(name, "its operand comes from code that cannot be seen (scripted or a custom function)")
         if lane is None:
             return False
-        base = self.lane(t if t._base is None else t._base)
+        base = self.lane(self._base(t))
         if base is not None and base.overwritten is not None and base.overwritten() is not t:
             raise self.refuse(name, "it reads memory that was overwritten in place through another view")
         return True
@@ -292,10 +296,16 @@ class Run(TorchFunctionMode):
         lane = self.lane(t)
         return t if lane is None or lane.now is None else lane.now
 
+    def _base(self, t: Tensor) -> Tensor:
+        """The tensor whose memory `t` looks at, in the network as it was written."""
+        lane = self.lane(t)
+        below = t._base if t._base is not None or lane is None else lane.shares
+        return t if below is None else self._base(below)
+
     def _overwrite(self, target: Tensor, value: Tensor) -> Tensor:
         lane = self.lane(target) or self.enter(target)
         lane.now = value
-        base = target if target._base is None else target._base
+        base = self._base(target)
         (self.lane(base) or self.enter(base)).overwritten = weakref.ref(target)
         self.written.append(lane)
         return target
@@ -331,7 +341,7 @@ class Run(TorchFunctionMode):
         """
         if op.name not in _SIZED:
             return op.at(self.reference)
-        spread = op.at(lambda t: self.reference(t).expand(t.shape))
+        spread = op.at(lambda t: self.reference(t).contiguous().expand(t.shape))
         return _map(spread, lambda v: v[:1] if v.stride(0) == 0 else v)
 
     def _look(self, op: Op) -> Any:
@@ -359,7 +369,9 @@ class Run(TorchFunctionMode):
                 continue
             box = None if low is None else (torch.minimum(low, high), torch.maximum(low, high))
             affine = op.affine if self.rules.folds else None
-            self.enter(t, reference=reference, first=first, box=box, affine=affine, positive=_positive(op, lanes))
+            lane = self.enter(t, reference=reference, first=first, box=box, affine=affine)
+            lane.positive = _positive(op, lanes)
+            lane.shares = op.x if op.name in _VIEWS and not op.x.is_contiguous() and _is_laid_out(op.x) else None
 
     def _corner(self, side: int, t: Tensor) -> Tensor:
         box = self.known(t).box
@@ -398,8 +410,9 @@ def trace(
     """
     run = Run(model.module, rules)
     with torch.inference_mode(False), torch.enable_grad():
-        point = point.detach().clone().requires_grad_(True)
-        reference = None if reference is None else reference.detach().clone()
+        point = _laid_out(point).requires_grad_(True)
+        reference = None if reference is None else _laid_out(reference)
+        box = None if box is None else (_laid_out(box[0]), _laid_out(box[1]))
         run.enter(point, first=True, reference=reference, box=box)
         try:
             with run:
@@ -455,6 +468,16 @@ def pullback(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable
     return y.detach(), lambda s: torch.autograd.grad(y, leaf, s, retain_graph=True)[0]
 
 
+def _laid_out(image: Tensor) -> Tensor:
+    """A copy with the channels last: the layout in which a processor's convolutions are fastest, there and back."""
+    last = image.dim() == 4 and image.device.type == "cpu"
+    return image.detach().clone(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+def _is_laid_out(t: Tensor) -> bool:
+    return t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+
+
 def _describe(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
@@ -505,6 +528,8 @@ def _read(func: Any) -> tuple[str, Callable[..., Any], bool]:
 def _classify(op: Op) -> None:
     """Find the operator's kind, and read off its arguments what the rules of that kind need."""
     op.kind = _KINDS.get(op.name)
+    if op.name in ("view", "view_as"):  # what is one piece as the network was written need not be one as laid out here
+        op.func = getattr(Tensor, op.name.replace("view", "reshape"))
     if op.kind == "affine":
         op.affine = _affine(op)
         op.kind = "bilinear" if op.affine is None else "affine"

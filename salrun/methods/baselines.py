@@ -89,21 +89,24 @@ class Random(ModelFree):
 
 
 def ink(fitted: Fitted, name: str) -> Tensor:
-    """The pixels an object is drawn with, or its region where the data set knows no better, (B, H, W)."""
+    """How opaque an object is drawn at each pixel, or its region where the data set knows no better, (B, H, W)."""
     return fitted.masks.get(f"{name}_ink", fitted.masks[name])
 
 
-def lit(x: Tensor, masks: Iterable[Tensor]) -> Tensor:
-    """1 on the union of the masks, (B, 1, H, W)."""
-    plane = torch.zeros_like(x[:, 0], dtype=torch.bool)
-    for mask in masks:
-        plane = plane | mask
-    return plane.unsqueeze(1).to(x.dtype)
+def lit(x: Tensor, objects: Iterable[Tensor]) -> Tensor:
+    """The greatest of the objects at each pixel, 0 where there is none, (B, 1, H, W)."""
+    plane = torch.zeros_like(x[:, 0])
+    for drawn in objects:
+        plane = torch.maximum(plane, drawn.to(x))
+    return plane.unsqueeze(1)
 
 
 @dataclass
 class Oracle(ModelFree):
-    """1 on the primary objects, 0 elsewhere: the map that a localisation metric should like best."""
+    """The primary objects as they are drawn, 0 elsewhere: the map that a localisation metric should like best.
+
+    1 on an object's ink, less at the soft edges of a letter; 1 on its region where the data set knows no ink.
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     paper_name: ClassVar[str] = "Oracle"
@@ -114,12 +117,12 @@ class Oracle(ModelFree):
             raise SalrunError(
                 "method 'oracle' needs masks with roles: the data set says of no object that it is primary"
             )
-        return lit(x, (ink(fitted, name) & (role == PRIMARY)[:, None, None] for name, role in fitted.roles.items()))
+        return lit(x, (ink(fitted, name) * (role == PRIMARY)[:, None, None] for name, role in fitted.roles.items()))
 
 
 @dataclass
 class AllLit(ModelFree):
-    """1 on every object, primary or not: what is visible, not what matters."""
+    """Every object as it is drawn, primary or not: what is visible, not what matters."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     paper_name: ClassVar[str] = "All lit"

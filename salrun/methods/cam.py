@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from salrun.errors import SalrunError
-from salrun.methods.chunking import gather_chunked, run_grid, shared_pass
+from salrun.methods.chunking import run_grid, shared_pass
+from salrun.methods.layers import feature_maps, layer_output
+from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, check_targets, pick
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -26,23 +28,13 @@ def weighted(activation: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("bkhw,bk->bhw", activation, weight).unsqueeze(1)
 
 
-def check_layer(activation: Tensor, layer: str, model: Classifier) -> None:
-    if activation.ndim != 4:
-        raise SalrunError(
-            f"layer '{layer}' of model '{model.name}' gives {tuple(activation.shape)}; "
-            f"a CAM needs a layer with (batch, channels, height, width)"
-        )
-
-
 def layer_and_gradient(
     model: Classifier, x: Tensor, target: Tensor, fitted: Fitted, layer: str
 ) -> tuple[Tensor, Tensor]:
     """A and dy_c/dA of the layer, each (B, K, h, w)."""
     done = shared_pass(model, x, target, fitted, layer)
-    if done.activation is None or done.activation_gradient is None:
-        raise SalrunError(f"layer '{layer}' of model '{model.name}' takes no part in its forward pass")
-    check_layer(done.activation, layer, model)
-    return done.activation, done.activation_gradient
+    activation, gradient = (feature_maps(t, layer, model) for t in (done.activation, done.activation_gradient))
+    return activation, gradient
 
 
 @dataclass
@@ -122,12 +114,12 @@ class ScoreCAM(Method):
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         probe = torch.zeros(1, *shape, dtype=model.mean.dtype, device=model.mean.device)
-        return 1.0 + layer_output(model, probe, self.layer, None).shape[1]
+        return 1.0 + layer_output(model, probe, self.layer).shape[1]
 
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk)
+        activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk, stop=False)
         point = model.enter(x, self.mask_space)
         channels = activation.shape[1]
         scores = torch.zeros(len(x), channels, dtype=x.dtype, device=x.device)
@@ -147,26 +139,6 @@ class ScoreCAM(Method):
         return resize(weighted(activation, weight.masked_fill(constant, 0)).relu(), x)
 
 
-def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None) -> Tensor:
-    """A, (B, K, h, w), by forward passes alone."""
-    kept: list[Tensor] = []
-
-    def features(part: slice) -> Tensor:
-        kept.clear()
-        model.forward(x[part])
-        if not kept:
-            raise SalrunError(f"layer '{layer}' of model '{model.name}' takes no part in its forward pass")
-        check_layer(kept[0], layer, model)
-        return kept[0]
-
-    handle = model.layer(layer).register_forward_hook(lambda module, inputs, output: kept.append(output))
-    try:
-        with torch.no_grad():
-            return gather_chunked(features, len(x), chunk)
-    finally:
-        handle.remove()
-
-
 def unit_range(planes: Tensor) -> Tensor:
     """Each plane scaled to [0, 1]; a constant plane gives zeros."""
     low, high = planes.amin((-2, -1), keepdim=True), planes.amax((-2, -1), keepdim=True)
@@ -174,9 +146,8 @@ def unit_range(planes: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last axis, finished in float64 (on the CPU where the device has none)."""
-    wide = (scores.cpu() if scores.device.type == "mps" else scores).to(torch.float64)
-    return wide.softmax(-1).to(device=scores.device, dtype=scores.dtype)
+    """Softmax over the last axis, finished in float64."""
+    return wide(scores).softmax(-1).to(scores)
 
 
 @dataclass

@@ -98,6 +98,7 @@ class Captum(Method):
     space: Literal["norm", "raw"] = "norm"
 
     paper_name: ClassVar[str] = "Captum"
+    on_host: ClassVar[str] = "Captum's own code"
     source: ClassVar[str] = "Kokhlikyan et al. 2020, arXiv:2009.07896"
 
     def __post_init__(self) -> None:

@@ -83,6 +83,6 @@ def gather_chunked(compute: Callable[[slice], Tensor], n: int, chunk: int | None
 def shared_pass(
     model: Classifier, x: Tensor, target: Tensor, fitted: Fitted, layer: str | None = None, space: Space = "norm"
 ) -> Pass:
-    """`model.pass_once`, at most `fitted.chunk` images at a time."""
+    """`model.pass_once`, at most `fitted.chunk` images at a time; back to `layer`, or else to the input."""
     size = len(x) if fitted.chunk is None else fitted.chunk
-    return halving(lambda chunk: model.pass_once(x, target, layer, space, chunk), size)
+    return halving(lambda chunk: model.pass_once(x, target, layer, space, chunk, to_input=layer is None), size)

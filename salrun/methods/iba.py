@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from salrun.errors import SalrunError
-from salrun.methods.chunking import gather_chunked, run_grid
+from salrun.methods.chunking import run_grid
+from salrun.methods.layers import layer_output
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
 from salrun.types import FeatureStats, Fitted, Method
@@ -23,32 +24,6 @@ if TYPE_CHECKING:
     from salrun.rng import Draws
 
 log = logging.getLogger(__name__)
-
-
-class _Reached(Exception):
-    """The forward pass has come to the layer: the rest of it is not needed."""
-
-
-def features(model: Classifier, layer: str, x: Tensor) -> Tensor:
-    """The output (B, C, h, w) of `layer` for raw images `x`; the network is run no further."""
-    kept: list[Tensor] = []
-
-    def stop(module: nn.Module, inputs: object, output: Tensor) -> None:
-        kept.append(output)
-        raise _Reached
-
-    handle = model.layer(layer).register_forward_hook(stop)
-    try:
-        model(x)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    if not kept or not isinstance(kept[0], Tensor) or kept[0].dim() != 4:
-        raise SalrunError(
-            f"layer '{layer}' of model '{model.name}' gives no feature maps (B, C, h, w), which IBA needs"
-        )
-    return kept[0]
 
 
 def go_on(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Tensor:
@@ -69,6 +44,15 @@ def go_on(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Tenso
             f"layer '{layer}' of model '{model.name}' runs {len(calls)} times a pass; IBA needs one place"
         )
     return logits
+
+
+def takes_channels_last(model: Classifier, layer: str, point: Tensor, output: Tensor) -> bool:
+    """Does the network behind `layer` run on features whose channels are last in memory? (`view` may refuse them.)"""
+    try:
+        go_on(model, layer, point[:1], output[:1].clone(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    return True
 
 
 def is_cut(model: Classifier, layer: str, point: Tensor, output: Tensor) -> bool:
@@ -100,7 +84,7 @@ def fit_feature_stats(
     n = 0
     mean = square = nonzero = wide(torch.zeros((), device=model.mean.device))
     for x in batches:
-        r = wide(features(model, layer, x))
+        r = wide(layer_output(model, x, layer))
         shift = r.mean(0) - mean
         square = square + (r - r.mean(0)).square().sum(0) + shift.square() * (n * len(r) / (n + len(r)))
         mean = mean + shift * (len(r) / (n + len(r)))
@@ -187,41 +171,47 @@ class IBA(Method):
         layer, stats = fitted.layer or self.layer, fitted.feature_stats
         if stats is None:
             raise SalrunError(f"IBA needs the feature statistics of layer '{layer}' over training images (background=)")
-        r = gather_chunked(lambda part: features(model, layer, x[part]), len(x), fitted.chunk)
-        if stats.mean.shape != r.shape[1:]:
+        output = layer_output(model, x, layer, fitted.chunk)
+        if stats.mean.shape != output.shape[1:]:
             raise SalrunError(
                 f"feature statistics of shape {tuple(stats.mean.shape)} do not fit layer '{layer}' of model "
-                f"'{model.name}', which gives {tuple(r.shape[1:])}"
+                f"'{model.name}', which gives {tuple(output.shape[1:])}"
             )
-        mean, std, active = stats.mean.to(r), stats.std.to(r).clamp(min=self.min_std), stats.active.to(r)
-        rows, columns = (blur_matrix(size, self.sigma, r) for size in r.shape[2:])
-        point, signal = model.normalise(x), r * active
-        cut = is_cut(model, layer, point, r)
+        point = model.normalise(x)
+        cut = is_cut(model, layer, point, output)
+        relay = x.device.type != "cpu" or not takes_channels_last(model, layer, point, output)
+        # From here on channels are last, (B, h, w, C): the layout in which a processor's convolutions are fastest.
+        r = output.movedim(1, -1).contiguous()
+        mean, std, active = (t.movedim(0, -1).to(r).contiguous() for t in (stats.mean, stats.std, stats.active))
+        std = std.clamp(min=self.min_std)
+        rows, columns = (blur_matrix(size, self.sigma, r) for size in r.shape[1:3])
 
         def keep_and_nats(alpha: Tensor) -> tuple[Tensor, Tensor]:
-            keep = rows @ alpha.sigmoid() @ columns.T
+            keep = columns @ (rows @ alpha.sigmoid().flatten(2)).view_as(alpha)
             return keep, information(r, keep, mean, std) * active
 
         def loss_gradient(keep: Tensor, step: int) -> Tensor:
-            """d/d keep of -log p_c, averaged over the copies."""
-            total = torch.zeros_like(keep)
+            """d/d keep of -log p_c, averaged over the copies, by way of z = m + s n, n ~ N(0, 1)."""
+            m, s = torch.lerp(mean, r, keep) * active, (1 - keep) * std * active  # inactive neurons: 0
+            total_m, total_s = torch.zeros_like(keep), torch.zeros_like(keep)
 
             def add(images: slice, part: slice) -> None:
                 k = part.stop - part.start
                 start = (step * self.copies + part.start) * r[0].numel()
-                normal = rng[images].normal("iba", (k, *r.shape[1:]), start, shared=self.noise == "shared")
-                noise = torch.addcmul(mean * active, std * active, normal.to(r))
+                normal = rng[images].normal("iba", (k, *r.shape[1:]), start, shared=self.noise == "shared").to(r)
                 before = point[:1] if cut else point[images].repeat_interleave(k, 0)
                 with torch.enable_grad():
-                    gate = keep[images].unsqueeze(1).detach().requires_grad_(True)
-                    z = torch.lerp(noise, signal[images].unsqueeze(1), gate)  # inactive neurons: 0
+                    middle, spread = (t[images, None].detach().requires_grad_(True) for t in (m, s))
+                    z = torch.addcmul(middle, spread, normal).movedim(-1, 2)
+                    z = z.contiguous() if relay else z
                     z = z.clamp(min=0) if self.relu else z
                     p = log_probability(lambda output: go_on(model, layer, before, output), z, target[images])
-                    gradient = torch.autograd.grad(-p.sum() / self.copies, gate)[0]
-                total[images].add_(gradient.squeeze(1))
+                    by_m, by_s = torch.autograd.grad(-p.sum() / self.copies, (middle, spread))
+                total_m[images].add_(by_m.squeeze(1))
+                total_s[images].add_(by_s.squeeze(1))
 
             run_grid(add, len(x), self.copies, fitted.chunk)
-            return total
+            return (total_m * (r - mean) - total_s * std) * active
 
         alpha = torch.full_like(r, self.initial_alpha)
         moments = torch.zeros_like(r), torch.zeros_like(r)
@@ -234,6 +224,6 @@ class IBA(Method):
                 gradient = torch.autograd.grad(loss, leaf)[0]
             moments, direction = adam(moments, gradient, step)
             alpha = alpha.detach() - self.lr * direction
-        bits = keep_and_nats(alpha)[1].sum(1, keepdim=True) / math.log(2)
-        density = bits * (r.shape[2] * r.shape[3] / (x.shape[2] * x.shape[3]))
+        bits = keep_and_nats(alpha)[1].sum(-1).unsqueeze(1) / math.log(2)
+        density = bits * (bits.shape[2] * bits.shape[3] / (x.shape[2] * x.shape[3]))
         return functional.interpolate(density, size=x.shape[2:], mode="bilinear", align_corners=False)

@@ -62,6 +62,7 @@ class LIME(Method):
 
     paper_name: ClassVar[str] = "LIME"
     source: ClassVar[str] = "Ribeiro et al., KDD 2016; lime 0.2 image explainer"
+    on_host: ClassVar[str] = "superpixels (scikit-image)"
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_segments", "kernel_size"):
@@ -90,10 +91,10 @@ class LIME(Method):
         p = torch.zeros_like(features[:, :, 0])
 
         def step(images: slice, part: slice) -> None:
-            rows = on[images, part]
+            rows = on[images, part].to(x)
             keep = rows.gather(2, segment[images].unsqueeze(1).expand(-1, rows.shape[1], -1))
             keep = keep.view(*rows.shape[:2], 1, *x.shape[2:])
-            variants = torch.where(keep, shown[images], hidden[images])
+            variants = torch.lerp(hidden[images], shown[images], keep)  # exact at 0 and 1, and faster than a choice
             p[images, part] = log_probability(network, variants, target[images]).exp()
 
         run_grid(step, len(x), self.n_samples, fitted.chunk)

@@ -32,10 +32,34 @@ def objects(scene: Scene, role: int, roi: str, owner: str) -> Tensor:
     )
 
 
-def check_blur(owner: str, blur: int) -> None:
-    at_least(owner, "blur", blur, 1)
-    if blur % 2 == 0:
-        raise SalrunError(f"{owner}: blur must be odd (1 = none), got {blur}")
+@dataclass
+class OnObjects(Metric):
+    """What falls on the objects of a role: to be sought on primary ones, to be avoided on secondary ones."""
+
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
+
+    role: Literal["primary", "secondary"] = "primary"
+
+    @property
+    def direction(self) -> Literal["higher", "lower", "none"]:  # type: ignore[override]
+        return "higher" if self.role == "primary" else "lower"
+
+
+@dataclass
+class Focus(OnObjects):
+    """`blur`: side of the mean filter over the map, 1 = none."""
+
+    source: ClassVar[str] = "Kim, Plumb, Talwalkar, ICML 2022"
+
+    mode: Literal["code", "paper"] = "code"
+    roi: Literal["box", "ink"] = "box"
+    blur: int = 7
+
+    def __post_init__(self) -> None:
+        at_least(type(self).__name__, "blur", self.blur, 1)
+        if self.blur % 2 == 0:
+            raise SalrunError(f"{type(self).__name__}: blur must be odd (1 = none), got {self.blur}")
 
 
 def focus(plane: Tensor, mode: str, blur: int) -> Tensor:
@@ -50,25 +74,12 @@ def coverage(regions: Tensor, mode: str) -> Tensor:
 
 
 @dataclass
-class AFL(Metric):
+class AFL(Focus):
     """Attribution focus level, PAFL / SAFL: sum of p over the objects of the role, p >= 0, sum p = 1.
 
     Code: p = map after 7 x 7 mean blur and min-max; overlapping objects count twice. Paper: p = |map| / sum |map|;
     union of the objects. A perfect 4 x 4 map scores 16/49 under the code's blur.
     """
-
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
-    source: ClassVar[str] = "Kim, Plumb, Talwalkar, ICML 2022"
-
-    role: Literal["primary", "secondary"] = "primary"
-    mode: Literal["code", "paper"] = "code"
-    roi: Literal["box", "ink"] = "box"
-    blur: int = 7
-
-    def __post_init__(self) -> None:
-        check_blur("AFL", self.blur)
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         p = focus(as_plane(plane, "AFL"), self.mode, self.blur)
@@ -79,21 +90,8 @@ class AFL(Metric):
 
 
 @dataclass
-class MAFL(Metric):
+class MAFL(Focus):
     """Mean attribution focus level, PMAFL / SMAFL: mean of AFL's p over the pixels of the role's objects."""
-
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
-    source: ClassVar[str] = "Kim, Plumb, Talwalkar, ICML 2022"
-
-    role: Literal["primary", "secondary"] = "primary"
-    mode: Literal["code", "paper"] = "code"
-    roi: Literal["box", "ink"] = "box"
-    blur: int = 7
-
-    def __post_init__(self) -> None:
-        check_blur("MAFL", self.blur)
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         p = focus(as_plane(plane, "MAFL"), self.mode, self.blur)
@@ -122,7 +120,7 @@ def top_pixels(plane: Tensor, count: Tensor) -> Tensor:
 
 
 @dataclass
-class IOU(Metric):
+class IOU(Focus):
     """Intersection over union, PIOU / SIOU: the role's objects against the mask M of the map's largest values.
 
     The map is blurred 7 x 7; K = area of the *primary* objects for both roles.
@@ -130,19 +128,6 @@ class IOU(Metric):
     |object & M| / |object | M|, so at most 1/n for n disjoint objects. Paper: M = top K; one IOU with the objects'
     union (undefined without a primary object).
     """
-
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
-    source: ClassVar[str] = "Kim, Plumb, Talwalkar, ICML 2022"
-
-    role: Literal["primary", "secondary"] = "primary"
-    mode: Literal["code", "paper"] = "code"
-    roi: Literal["box", "ink"] = "box"
-    blur: int = 7
-
-    def __post_init__(self) -> None:
-        check_blur("IOU", self.blur)
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         p = box_blur(as_plane(plane, "IOU"), self.blur)
@@ -166,19 +151,15 @@ class IOU(Metric):
 
 
 @dataclass
-class PointingGame(Metric):
+class PointingGame(OnObjects):
     """Does the map's maximum hit an object of the role, or come within `tolerance` pixels of it?
 
     Zhang et al., "Top-down neural attention by excitation backprop", IJCV 2018 (15 pixels on VOC and COCO images).
     Where several pixels share the maximum the value is the share of them that hit.
     """
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     source: ClassVar[str] = "Zhang et al., IJCV 2018"
 
-    role: Literal["primary", "secondary"] = "primary"
     roi: Literal["box", "ink"] = "box"
     tolerance: int = 0
 

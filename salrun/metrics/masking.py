@@ -64,13 +64,11 @@ def not_a_mask(plane: Tensor, owner: str) -> Tensor:
 
 
 @dataclass
-class AverageDrop(Metric):
-    """Average drop, AD: max(p - o, 0) / p. (Tables of Zhang et al. 2024 print 100 - AD.)"""
+class Masking(Metric):
+    """One pass for the masked image, and one for the image that serves all methods."""
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
-    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
 
     mask_space: Literal["raw", "norm"] = "raw"
 
@@ -79,6 +77,14 @@ class AverageDrop(Metric):
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 1.0
+
+
+@dataclass
+class AverageDrop(Masking):
+    """Average drop, AD: max(p - o, 0) / p. (Tables of Zhang et al. 2024 print 100 - AD.)"""
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
+    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         wrong = not_a_mask(plane, "AverageDrop")
@@ -90,21 +96,11 @@ class AverageDrop(Metric):
 
 
 @dataclass
-class AverageIncrease(Metric):
+class AverageIncrease(Masking):
     """Average increase, AI: 1 where o > p, else 0 (equality is no increase)."""
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
     source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
-
-    mask_space: Literal["raw", "norm"] = "raw"
-
-    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
-
-    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         wrong = not_a_mask(plane, "AverageIncrease")
@@ -115,25 +111,16 @@ class AverageIncrease(Metric):
 
 
 @dataclass
-class AverageGain(Metric):
+class AverageGain(Masking):
     """Average gain, AG: max(o - p, 0) / (1 - p) = 1 - min((1 - o) / (1 - p), 1).
 
     Ill-conditioned where 1 - p < 1e-7: flagged `saturated`. `clipped` leaves out images with p > 0.999.
     """
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
     source: ClassVar[str] = "Zhang et al., Opti-CAM, CVIU 2024"
 
-    mask_space: Literal["raw", "norm"] = "raw"
     clipped: bool = False
-
-    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
-
-    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         wrong = not_a_mask(plane, "AverageGain")
@@ -146,22 +133,14 @@ class AverageGain(Metric):
 
 
 @dataclass
-class LocalAccuracy(Metric):
+class LocalAccuracy(Masking):
     """Local accuracy, LA: |f_c(x) - f_c(x * m)|, f the probability or the logit."""
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
     source: ClassVar[str] = "Zhang, Torres, Hermanns, ACML 2024"
 
-    mask_space: Literal["raw", "norm"] = "raw"
     output: Literal["prob", "logit"] = "prob"
-
-    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
-
-    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         wrong = not_a_mask(plane, "LocalAccuracy")

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from salrun.metrics.common import as_plane, scored
-from salrun.metrics.localisation import coverage, focus, objects
-from salrun.types import DEGENERATE_MAP, NO_MASK, ROLES, Metric, Scene, Score
+from salrun.metrics.localisation import OnObjects, coverage, focus, objects
+from salrun.types import DEGENERATE_MAP, NO_MASK, ROLES, Scene, Score
 
 
 @dataclass
-class MassShare(Metric):
+class MassShare(OnObjects):
     """sum of |map| over the objects of the role / sum of |map|; `chance` is the share of the area they cover.
 
     The numbers behind the pictures of Yona and Greenfeld 2021. The share itself is SMERF's AFL as its text has it.
     Data without masks gives the flag no_mask, not an error: the metric may be asked for on any data.
     """
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    needs: ClassVar[frozenset[str]] = frozenset()
     source: ClassVar[str] = "Yona and Greenfeld 2021, as a number"
-
-    role: Literal["primary", "secondary"] = "primary"
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         p = focus(as_plane(plane, "MassShare"), "paper", 1)

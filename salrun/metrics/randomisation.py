@@ -41,6 +41,7 @@ class MapSimilarity(Metric):
     direction: ClassVar[Literal["higher", "lower", "none"]] = "none"
     needs: ClassVar[frozenset[str]] = frozenset({"other_map"})
     source: ClassVar[str] = "Adebayo et al. 2018, NeurIPS; Yona and Greenfeld 2021"
+    on_host: ClassVar[str] = "histograms of oriented gradients (scikit-image)"
 
     def __post_init__(self) -> None:
         for name in self.measures:

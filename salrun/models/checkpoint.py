@@ -25,8 +25,8 @@ def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: b
         tensors[key] = value.half() if half and value.is_floating_point() else value
     body = serialise(tensors)
     card = {**card, "sha256": digest(body), "dtype": "float16" if half else "float32"}
-    write_atomic(path, body)
     write_atomic(path.with_suffix(".json"), (json.dumps(card, indent=2, sort_keys=True) + "\n").encode())
+    write_atomic(path, body)  # last: weights that are there have their card, whenever this is interrupted
 
 
 def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
@@ -47,11 +47,14 @@ def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
 
 def read_card(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.with_suffix(".json").read_text())
+        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     except OSError as fault:
         raise SalrunError(f"checkpoint {path} has no card ({path.with_suffix('.json').name})") from fault
-    except json.JSONDecodeError as fault:
+    except ValueError as fault:
         raise SalrunError(f"the card of checkpoint {path} is not JSON: {fault}") from fault
+    if not isinstance(card, dict):
+        raise SalrunError(f"the card of checkpoint {path} is not a JSON object")
+    return card
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

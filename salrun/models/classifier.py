@@ -19,9 +19,15 @@ class Pass:
     """One forward and backward pass of sum_b logit[b, target[b]]; all that several methods read off it."""
 
     logits: Tensor
-    input_gradient: Tensor
+    at_input: Tensor | None  # the gradient there; none where the backward pass ended at the layer
     activation: Tensor | None
     activation_gradient: Tensor | None
+
+    @property
+    def input_gradient(self) -> Tensor:
+        if self.at_input is None:
+            raise RuntimeError("this pass was asked for with to_input=False")
+        return self.at_input
 
     @classmethod
     def join(cls, parts: Sequence[Pass]) -> Pass:
@@ -115,22 +121,30 @@ class Classifier(nn.Module):
         return modules[dotted]
 
     def pass_once(
-        self, x: Tensor, target: Tensor, layer: str | None = None, space: Space = "norm", chunk: int | None = None
+        self,
+        x: Tensor,
+        target: Tensor,
+        layer: str | None = None,
+        space: Space = "norm",
+        chunk: int | None = None,
+        to_input: bool = True,
     ) -> Pass:
         """The gradient pass for (x, target), computed once however many methods of a suite ask for it.
 
         The last pass is kept with its arguments and recognised by identity, so a pass that also recorded the CAM layer
-        serves the methods that need only the input gradient. `chunk` bounds the images in one pass.
+        serves the methods that need only the input gradient. `chunk` bounds the images in one pass. With
+        `to_input=False` a pass that is not known yet goes back no further than the layer.
         """
         if self._last is not None:
             last_x, last_target, last_layer, last_space, known = self._last
             same = last_x is x and last_target is target and last_space == space
-            if same and (layer is None or layer == last_layer):
+            deep = known.at_input is not None or not to_input
+            if same and deep and (layer is None or layer == last_layer):
                 return known
         wanted = layer if layer is not None else ("cam" if "cam" in self.layers else None)
         check_targets(x, target)
         parts = zip(x.split(chunk or len(x)), target.split(chunk or len(x)), strict=True)
-        result = Pass.join([self._pass(*part, wanted, space) for part in parts])
+        result = Pass.join([self._pass(*part, wanted, space, to_input) for part in parts])
         self._last = (x, target, wanted, space, result)
         return result
 
@@ -142,7 +156,7 @@ class Classifier(nn.Module):
         """Copies and pickles do not carry the kept pass."""
         return {**self.__dict__, "_last": None}
 
-    def _pass(self, x: Tensor, target: Tensor, layer: str | None, space: Space) -> Pass:
+    def _pass(self, x: Tensor, target: Tensor, layer: str | None, space: Space, to_input: bool) -> Pass:
         kept: list[Tensor] = []
         handle = None
         if layer is not None:
@@ -153,9 +167,9 @@ class Classifier(nn.Module):
                 logits = self.head(point, space)
                 score = pick(logits, target)
                 # A later in-place ReLU would change the recorded output; what flows on is what CAM reads.
-                grads = torch.autograd.grad(score.sum(), [point, *kept])
+                grads = torch.autograd.grad(score.sum(), [*kept, point] if to_input or not kept else kept)
         finally:
             if handle is not None:
                 handle.remove()
-        activation = kept[0].detach() if kept else None
-        return Pass(logits.detach(), not_a_number(grads[0], score), activation, grads[1] if kept else None)
+        at_input = not_a_number(grads[-1], score) if len(grads) > len(kept) else None
+        return Pass(logits.detach(), at_input, kept[0].detach() if kept else None, grads[0] if kept else None)

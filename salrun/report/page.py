@@ -27,6 +27,7 @@ from markupsafe import Markup
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
 from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, name_scores, pack_gallery
+from salrun.stats.reliability import directions_in
 
 HERE = Path(__file__).parent
 MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
@@ -111,9 +112,7 @@ class Run:
     @property
     def directions(self) -> dict[str, str]:
         """Which way each metric is better, where the run says so."""
-        metrics = self.info.get("metrics")
-        known = metrics.items() if isinstance(metrics, dict) else ()
-        return {key.split("/")[0]: str(m["direction"]) for key, m in known if isinstance(m, dict) and "direction" in m}
+        return {metric: str(direction) for metric, direction in directions_in(self.info).items()}
 
     @property
     def seconds(self) -> float | None:

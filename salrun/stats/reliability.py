@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import krippendorff
 import numpy as np
@@ -20,7 +20,8 @@ from salrun.stats.bootstrap import DRAWS, Floats, resamples
 
 Direction = Literal["higher", "lower", "none"]
 
-# The metrics whose smaller values are better, and those that do not judge a map at all; all others: higher is better.
+# For scores without their run: the metrics whose smaller values are better, and those that do not judge a map at all. A
+# run says itself which way its metrics point, and its word goes first.
 LOWER = frozenset(
     {
         *("aopc_lerf", "deletion", "pixel_flipping", "average_drop", "local_accuracy", "completeness"),
@@ -33,8 +34,15 @@ CELL = ["experiment", "dataset", "model", "seed"]
 
 
 def direction_of(metric: str) -> Direction:
-    """Which way a metric points."""
+    """Which way a metric of that name points."""
     return "lower" if metric in LOWER else "none" if metric in NO_DIRECTION else "higher"
+
+
+def directions_in(run: Mapping[str, Any]) -> dict[str, Direction]:
+    """Which way each metric is better, where the run (its run.json) says so."""
+    metrics = run.get("metrics")
+    known = metrics.items() if isinstance(metrics, dict) else ()
+    return {key.split("/")[0]: m["direction"] for key, m in known if isinstance(m, dict) and "direction" in m}
 
 
 def aligned(scores: pd.DataFrame, direction: Direction) -> pd.DataFrame:

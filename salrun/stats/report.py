@@ -20,12 +20,14 @@ from salrun.stats.reliability import (
     alpha,
     alpha_draws,
     direction_of,
+    directions_in,
     inter_method,
     internal_consistency,
     mean_pairwise,
     rankings,
     wide,
 )
+from salrun.tables import read_run
 
 TRUTH = ("pafl", "piou", "pmafl", "pointing_game")  # metrics that know where the evidence is
 LOW_CONFIDENCE = 0.8
@@ -101,7 +103,10 @@ _TABLES = ("reliability", "groups", "inter_method", "consistency", "comparisons"
 
 def reliability_report(run_dirs: Sequence[Path], out_dir: Path, draws: int = DRAWS, nan_to_zero: bool = False) -> str:
     """Write every table of `reliability` as CSV into `out_dir` and say in words what they show."""
-    tables = reliability(read_runs(run_dirs), draws=draws, nan_to_zero=nan_to_zero)
+    directions: dict[str, Direction] = {}
+    for run in run_dirs:
+        directions |= directions_in(read_run(run)) if (run / "run.json").exists() else {}
+    tables = reliability(read_runs(run_dirs), directions, draws=draws, nan_to_zero=nan_to_zero)
     if "reliability" not in tables:
         raise SalrunError("no metric of these runs scores two methods or more: there is nothing to compare")
     for name, table in tables.items():

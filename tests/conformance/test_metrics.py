@@ -1,26 +1,22 @@
-"""What every metric must do, whoever wrote it. Found in conf/metrics/*.yaml: a new metric is covered at once."""
+"""Every metric of ours passes the suite that anybody's must (salrun.conformance). Found in conf/metrics/*.yaml."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
+from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor, nn
 
-from salrun.errors import SalrunError
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
-from salrun.types import FLAGS, NAN_MAP, OK, PRIMARY, SECONDARY, Metric, Scene, Score
-from salrun.views import VIEWS, view
-from tests.conformance.device_mode import DeviceClean
+from salrun.conformance import NotApplicable, apply, examine
+from salrun.conformance.metrics import CHECKS, Case
+from salrun.metrics.common import as_plane, scored
+from salrun.types import OK, Metric, Score
+from salrun.views import VIEWS
 
 CONF = Path(__file__).parents[2] / "conf" / "metrics"
 PROMISED = {
@@ -32,8 +28,6 @@ PROMISED = {
 RESERVED = {"view", "variants"}
 # Hyper-parameters that only cost time, wherever a metric has them.
 QUICK = {"levels": [2, 5], "n_pixels": 12, "n_samples": 3, "n_draws": 3, "groups": 6, "n_random": 2, "grid": 6}
-# Scores of random pixel orders, which no map has a part in.
-MAPLESS = ("_random", "_orderings")
 # Definitions that no configuration file selects.
 MORE = {
     "monotonicity": [{"definition": "arya"}, {"definition": "nguyen"}],
@@ -42,75 +36,6 @@ MORE = {
     "pointing_game": [{"tolerance": 3}],
     "pafl": [{"roi": "ink"}],
 }
-NOT_DEVICE_CLEAN = {"map_similarity": "HOG comes from scikit-image on the CPU"}
-SHAPE, CLASSES, BATCH, TOLERANCE = (3, 32, 32), 4, 5, 1e-9
-
-
-def uniform(*shape: int, seed: int) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@lru_cache
-def make_model() -> Classifier:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(5)
-        net = nn.Sequential(
-            *(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)),
-            *(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, CLASSES)),
-        )
-        net[6].weight.data *= 4
-    return Classifier(net, (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), name="net").double().eval()
-
-
-def explain(x: Tensor) -> Tensor:
-    """A method of its own: image by image, smooth, in [0, 1]."""
-    return view("minmax")(x - x.mean((1, 2, 3), keepdim=True))
-
-
-class Case:
-    """Raw attributions of BATCH images and everything a metric may look at; `at` is the case of some of the images."""
-
-    def __init__(self) -> None:
-        self.raw = uniform(BATCH, *SHAPE, seed=1) - 0.5
-        boxes = {name: torch.zeros(BATCH, *SHAPE[1:], dtype=torch.bool) for name in ("text", "box")}
-        for b in range(BATCH):
-            boxes["text"][b, 2 + b : 12 + b, 3:12] = True
-            boxes["box"][b, 20:26, 14 + b : 20 + b] = True
-        target = torch.tensor([3, 0, 2, 1, 1])
-        self.scene = Scene(
-            model=make_model(),
-            x=uniform(BATCH, *SHAPE, seed=2),
-            y=target,
-            target=target,
-            rng=Draws.of(7, [f"image{b}" for b in range(BATCH)]),
-            masks={**boxes, **{f"{k}_ink": v & (uniform(BATCH, *SHAPE[1:], seed=3) > 0.4) for k, v in boxes.items()}},
-            roles={
-                "text": torch.tensor([PRIMARY, SECONDARY, PRIMARY, SECONDARY, PRIMARY], dtype=torch.int8),
-                "box": torch.tensor([SECONDARY, PRIMARY, SECONDARY, PRIMARY, PRIMARY], dtype=torch.int8),
-            },
-        )
-
-    def at(self, index: slice | Tensor, raw: Tensor | None = None, x: Tensor | None = None) -> Case:
-        part, scene = Case.__new__(Case), self.scene
-        part.raw = (self.raw if raw is None else raw)[index]
-        part.scene = replace(
-            scene,
-            x=(scene.x if x is None else x)[index],
-            y=scene.y[index],
-            target=scene.target[index],
-            rng=scene.rng[index],
-            masks={name: mask[index] for name, mask in scene.masks.items()},
-            roles={name: role[index] for name, role in scene.roles.items()},
-            memo={},
-        )
-        return part
-
-    def run(self, metric: Metric, plane: Tensor | None = None, **scene: object) -> dict[str, Score]:
-        if plane is None:
-            plane = self.raw if "raw" in metric.needs else view("minmax")(self.raw)
-        other = explain(1 - self.scene.x**2)
-        scores = metric(plane, replace(self.scene, explain=explain, other_map=lambda name: other, memo={}, **scene))
-        return scores if isinstance(scores, dict) else {"": scores}
 
 
 def config(name: str) -> dict:
@@ -136,166 +61,6 @@ def build(options: dict) -> Metric:
     return cls(**chosen | quick)
 
 
-def agree(found: dict[str, Score], expected: dict[str, Score], rows: slice | Tensor = slice(None)) -> None:
-    """Values, flags and curves of `rows` of the expected."""
-    assert list(found) == list(expected)
-    for name, want in expected.items():
-        got = found[name]
-        torch.testing.assert_close(got.value, want.value[rows], atol=TOLERANCE, rtol=TOLERANCE, equal_nan=True)
-        assert torch.equal(got.flag, want.flag[rows])
-        if want.curve is not None:
-            torch.testing.assert_close(got.curve, want.curve[rows], atol=TOLERANCE, rtol=TOLERANCE, equal_nan=True)
-
-
-# The checks -----------------------------------------------------------------------------------------------------------
-
-
-def contract(metric: Metric, case: Case) -> None:
-    assert metric.direction in ("higher", "lower", "none")
-    assert metric.needs <= {"model", "masks", "explain", "raw", "other_map"}
-    assert metric.source
-    assert metric.__doc__
-    low, high = metric.range
-    scores = case.run(metric)
-    assert scores
-    for score in scores.values():
-        assert score.value.shape == score.flag.shape == (BATCH,)
-        assert score.value.dtype == torch.float64
-        assert score.flag.dtype == torch.uint8
-        assert score.flag.max() < len(FLAGS)
-        assert not score.value.requires_grad
-        assert not (score.value.isnan() & (score.flag == OK)).any(), "a NaN must say why"
-        known = score.value[~score.value.isnan()]
-        assert ((known >= low - TOLERANCE) & (known <= high + TOLERANCE)).all()
-    assert any(score.value.isfinite().any() and (score.flag == OK).any() for score in scores.values())
-
-
-def batch_mates(metric: Metric, case: Case) -> None:
-    """Garbage or NaN in the other images and maps changes nothing for image 2."""
-    before, others = case.run(metric), (torch.arange(BATCH) != 2).view(-1, 1, 1, 1)
-    nan = torch.full((BATCH, *SHAPE), torch.nan, dtype=torch.float64)
-    for garbage in (1e6 * uniform(BATCH, *SHAPE, seed=10), torch.zeros_like(nan), nan):
-        mixed = case.at(slice(None), torch.where(others, garbage, case.raw), torch.where(others, garbage, case.scene.x))
-        found = mixed.run(metric)
-        agree({name: rows(score, slice(2, 3)) for name, score in found.items()}, before, slice(2, 3))
-
-
-def rows(score: Score, index: slice) -> Score:
-    curve = None if score.curve is None else score.curve[index]
-    return replace(score, value=score.value[index], flag=score.flag[index], curve=curve)
-
-
-def order(metric: Metric, case: Case) -> None:
-    shuffled = torch.tensor([4, 2, 0, 1, 3])
-    agree(case.at(shuffled).run(metric), case.run(metric), shuffled)
-
-
-def batch_size(metric: Metric, case: Case) -> None:
-    whole = case.run(metric)
-    for start, stop in ((0, 1), (1, 2), (2, 5)):
-        agree(case.at(slice(start, stop)).run(metric), whole, slice(start, stop))
-
-
-def chunk_size(metric: Metric, case: Case) -> None:
-    whole = case.run(metric)
-    for chunk in (1, 3, 999):
-        agree(case.run(metric, chunk=chunk), whole)
-
-
-def of_the_map(scores: dict[str, Score]) -> list[tuple[str, Score]]:
-    return [(name, score) for name, score in scores.items() if not name.endswith(MAPLESS)]
-
-
-def nan_map(metric: Metric, case: Case) -> None:
-    """One NaN or one infinity in a map: no value and the flag that says so, for that image alone."""
-    before = case.run(metric)
-    for bad in (torch.nan, torch.inf):
-        plane = case.raw.clone() if "raw" in metric.needs else view("minmax")(case.raw)
-        plane[1, 0, 4, 5] = bad
-        for name, score in of_the_map(case.run(metric, plane)):
-            assert score.value[1].isnan()
-            assert score.flag[1] == NAN_MAP
-            keep = torch.arange(BATCH) != 1
-            torch.testing.assert_close(score.value[keep], before[name].value[keep], equal_nan=True)
-
-
-def constant_map(metric: Metric, case: Case) -> None:
-    """All zeros, or all the same: flagged, whatever the value, and the neighbours are unmoved."""
-    before = case.run(metric)
-    for level in (0.0, 0.3, 1.0):
-        plane = case.raw.clone() if "raw" in metric.needs else view("minmax")(case.raw)
-        plane[3] = level
-        for name, score in of_the_map(case.run(metric, plane)):
-            assert score.flag[3] != OK
-            keep = torch.arange(BATCH) != 3
-            torch.testing.assert_close(score.value[keep], before[name].value[keep], equal_nan=True)
-
-
-def float32_maps(metric: Metric, case: Case) -> None:
-    """A float32 map of a float64 model is read in float64."""
-    plane = case.raw if "raw" in metric.needs else view("minmax")(case.raw)
-    for score in case.run(metric, plane.float()).values():
-        assert score.value.dtype == torch.float64
-
-
-def several_channels(metric: Metric, case: Case) -> None:
-    if "raw" in metric.needs:
-        pytest.skip("reads raw attributions")
-    with pytest.raises(SalrunError, match=r"plane .*view"):
-        case.run(metric, case.raw)
-
-
-def seed(metric: Metric, case: Case) -> None:
-    """The same numbers bit for bit, whatever the global generators did, which are left alone."""
-    first = case.run(metric)
-    torch.manual_seed(1)
-    before = [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]  # noqa: NPY002
-    for name, score in case.run(metric).items():
-        assert torch.equal(score.value.nan_to_num(-9), first[name].value.nan_to_num(-9))
-    assert before == [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]  # noqa: NPY002
-
-
-def inputs_untouched(metric: Metric, case: Case) -> None:
-    plane = case.raw if "raw" in metric.needs else view("minmax")(case.raw)
-    kept = [
-        t.clone() for t in (plane, case.scene.x, *case.scene.masks.values(), *case.scene.model.state_dict().values())
-    ]
-    mode = [module.training for module in case.scene.model.modules()]
-    case.run(metric, plane)
-    now = (plane, case.scene.x, *case.scene.masks.values(), *case.scene.model.state_dict().values())
-    assert all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
-    assert mode == [module.training for module in case.scene.model.modules()]
-    assert all(p.grad is None and p.requires_grad for p in case.scene.model.parameters())
-
-
-def without_grad(metric: Metric, case: Case) -> None:
-    expected = case.run(metric)
-    with torch.no_grad():
-        agree(case.run(metric), expected)
-
-
-def device_clean(metric: Metric, case: Case) -> None:
-    plane = case.raw if "raw" in metric.needs else view("minmax")(case.raw)
-    case.run(metric, plane)  # shared tables are made once
-    with DeviceClean():
-        case.run(metric, plane)
-
-
-CHECKS: list[Callable[[Metric, Case], None]] = [
-    contract,
-    batch_mates,
-    order,
-    batch_size,
-    chunk_size,
-    nan_map,
-    constant_map,
-    float32_maps,
-    several_channels,
-    seed,
-    inputs_untouched,
-    without_grad,
-    device_clean,
-]
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 MATRIX = [(name, variant, check) for name in NAMES for variant in variants(name) for check in CHECKS]
 
@@ -304,9 +69,10 @@ MATRIX = [(name, variant, check) for name in NAMES for variant in variants(name)
     ("name", "variant", "check"), MATRIX, ids=[f"{n}-{v + '-' if v else ''}{c.__name__}" for n, v, c in MATRIX]
 )
 def test_metric(name: str, variant: str, check: Callable[[Metric, Case], None]) -> None:
-    if name in NOT_DEVICE_CLEAN and check is device_clean:
-        pytest.skip(NOT_DEVICE_CLEAN[name])
-    check(build(variants(name)[variant]), Case())
+    try:
+        apply(check, build(variants(name)[variant]))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -314,6 +80,7 @@ def test_configuration(name: str) -> None:
     """The file lists every parameter and nothing else, says what it is in its first line, and names a view."""
     options = config(name)
     metric = build(options)
+    assert metric.source
     declared = {field.name for field in fields(metric)}
     assert declared == set(options) - RESERVED - {"_target_"}
     views = {key["view"] for key in (options, *(options.get("variants") or {}).values()) if "view" in key}
@@ -333,3 +100,76 @@ def test_matrix_is_complete() -> None:
     assert len(MATRIX) == 13 * instances
     assert instances >= len(PROMISED) + 7 + 7  # two modes of six SMERF metrics, clipped gain, seven more definitions
     assert len(set(MATRIX)) == len(MATRIX)
+    assert {name for name in NAMES if build(config(name)).on_host} <= {"map_similarity"}
+
+
+# -- the checks find what they look for --------------------------------------------------------------------------------
+
+
+@dataclass
+class Good(Metric):
+    """Mean of the map."""
+
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __call__(self, plane, scene):
+        return self.change(as_plane(plane, "Good").flatten(1), plane, scene)
+
+    def change(self, m, plane, scene):
+        return scored(m.mean(1), plane)
+
+
+def ok(value: torch.Tensor) -> Score:
+    return Score(value, torch.full(value.shape, OK, dtype=torch.uint8, device=value.device))
+
+
+def draws(self, m, plane, scene):
+    torch.rand(1, device="cpu")
+    return scored(m.mean(1), plane)
+
+
+def writes(self, m, plane, scene):
+    plane.clamp_(0.2, 0.8)
+    return scored(m.mean(1), plane)
+
+
+class Loose(Good):
+    """Reads whatever it is given."""
+
+    def __call__(self, plane, scene):
+        return self.change(plane.double().flatten(1), plane, scene)
+
+
+SPOILT = {
+    "one for all": (lambda self, m, plane, scene: ok(m.mean().view(1)), "contract"),
+    "float32": (lambda self, m, plane, scene: ok(m.mean(1).float()), "contract"),
+    "out of range": (lambda self, m, plane, scene: scored(m.sum(1), plane), "contract"),
+    "NaN is ok": (lambda self, m, plane, scene: ok(m.mean(1) * torch.nan), "contract"),
+    "by the batch": (lambda self, m, plane, scene: scored(m.mean(1) / m.max(), plane), "batch_mates"),
+    "by position": (lambda self, m, plane, scene: scored(m.mean(1) + torch.arange(len(m)) / 99, plane), "order"),
+    "batch mean": (lambda self, m, plane, scene: scored(m.mean(1) - m.mean(), plane), "batch_size"),
+    "NaN made 0": (lambda self, m, plane, scene: ok(m.nan_to_num(0, 0, 0).mean(1)), "nan_map"),
+    "no flags": (lambda self, m, plane, scene: ok(m.mean(1)), "constant_map"),
+    "global random": (draws, "seed"),
+    "writes": (writes, "inputs_untouched"),
+    "host": (lambda self, m, plane, scene: scored(m.mean(1) * float(m[0, 0] * 0 + 1), plane), "device_clean"),
+    "raises": (lambda self, m, plane, scene: 1 / 0, "without_grad"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_metric_that_does_wrong_is_told_so(what: str) -> None:
+    change, check = SPOILT[what]
+    part = dataclass(type("Spoilt", (Good,), {"change": change, "__doc__": "Spoilt."}))()
+    verdicts = {v.check: v for v in examine(part)}
+    assert list(verdicts) == [c.__name__ for c in CHECKS]
+    assert verdicts[check].result == "FAIL" and verdicts[check].reason
+
+
+def test_a_metric_that_reads_anything_is_told_so() -> None:
+    failed = {v.check: v.reason for v in examine(Loose()) if v.result == "FAIL"}
+    assert list(failed) == ["several_channels"] and "as_plane" in failed["several_channels"]
+
+
+def test_a_good_metric_passes_everything() -> None:
+    assert [str(v) for v in examine(Good()) if v.result != "ok"] == []

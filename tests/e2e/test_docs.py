@@ -1,7 +1,8 @@
 """The commands of README.md and docs/*.md work as written, at smoke scale: each page in a folder of its own.
 
 A ```python or ```yaml block is a file where its first line is a comment naming one, or the text before it says "Save it
-as `path`". Every line of a ```bash block that starts with `salrun` or `SALRUN_PLUGINS=` is run by bash, in order.
+as `path`". Every line of a ```bash block that starts with `salrun` or `SALRUN_PLUGINS=` is run by bash, in order; then
+the other Python blocks of the pages in SNIPPETS, as a notebook would.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ SKIPPED = {
 }
 SMALLER = {"reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1"}  # instead of a minute of training
 COMMANDS = {  # run on each page; a new command must be counted here
-    "README.md": 6,
+    "README.md": 7,
     "docs/add_a_dataset.md": 1,
-    "docs/add_a_method.md": 1,
-    "docs/add_a_metric.md": 1,
+    "docs/add_a_method.md": 2,
+    "docs/add_a_metric.md": 2,
+    "docs/compare.md": 2,
     "docs/reasoning.md": 2,
+    "docs/scale.md": 3,
     "docs/tables.md": 2,
 }
+SNIPPETS = {"docs/compare.md": 2, "docs/notebook.md": 5, "docs/tables.md": 2}
 
 
 @dataclass
@@ -85,7 +89,7 @@ def test_every_command_is_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sorted({*COMMANDS, *SNIPPETS}))
 def test_page(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = read((ROOT / name).read_text(encoding="utf-8"))
     for path, body in page.files.items():
@@ -102,18 +106,18 @@ def test_page(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         )
         assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
         done += 1
-    assert done == COMMANDS[name]
-    if name == "docs/tables.md":
+    assert done == COMMANDS.get(name, 0)
+    if name in SNIPPETS:
+        assert len(page.snippets) == SNIPPETS[name]
         monkeypatch.chdir(tmp_path)
-        assert [try_python(snippet) for snippet in page.snippets] == [
-            True,
-            importlib.util.find_spec("duckdb") is not None,
-        ]
+        monkeypatch.setenv("SALRUN_CACHE", env["SALRUN_CACHE"])
+        monkeypatch.setenv("MPLBACKEND", "Agg")
+        try_python(page.snippets, name)
 
 
-def try_python(snippet: str) -> bool:
-    """Run it, unless it needs DuckDB and that is not here."""
-    if "import duckdb" in snippet and importlib.util.find_spec("duckdb") is None:
-        return False
-    exec(compile(snippet, "docs/tables.md", "exec"), {})
-    return True
+def try_python(snippets: list[str], name: str) -> None:
+    """Run them one after the other, as a notebook does; one that needs DuckDB only where that is."""
+    namespace: dict[str, object] = {}
+    for snippet in snippets:
+        if "import duckdb" not in snippet or importlib.util.find_spec("duckdb") is not None:
+            exec(compile(snippet, name, "exec"), namespace)

@@ -557,10 +557,26 @@ def overwritten_view(x: Tensor) -> Tensor:
     return y
 
 
+def overwritten_flat(x: Tensor) -> Tensor:
+    y = x * 1
+    y.flatten(1).relu_()  # a view, in the layout the network was written for
+    return y
+
+
 def assigned(x: Tensor) -> Tensor:
     y = x * 1
     y[:, :2] = 0
     return y
+
+
+@pytest.mark.parametrize("method", [LRP(), GuidedBackprop(), DeepLiftRescale(), DeepLiftRevealCancel()])
+def test_views_need_not_be_one_piece_of_memory(method: Method) -> None:
+    """The engine lays the image out channels last, where `view` would refuse what it grants in the usual layout."""
+    there_and_back = around(lambda x: F.relu(x).view(len(x), -1).view_as(x))
+    plain = around(F.relu)
+    plain.load_state_dict(there_and_back.state_dict())
+    x = torch.rand(3, 3, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(run(method, there_and_back, x), run(method, plain, x))
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -571,6 +587,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a custom function": (HiddenReLU.apply, "in layer '2' \\(Flatten\\).*cannot be seen"),
     "scripted code": (torch.jit.trace(F.relu, torch.ones(1)), "cannot be seen"),
     "a view overwritten": (overwritten_view, "overwritten in place through another view"),
+    "a flat view overwritten": (overwritten_flat, "overwritten in place through another view"),
     "an assignment": (assigned, "operator '__setitem__' in layer '1'"),
     "a gate": (lambda x: x * x.sigmoid(), "operator 'sigmoid' in layer '1'"),
     "an image-dependent filter": (lambda x: F.conv2d(x, x[:1, :, :1, :1]), "operator 'conv2d' in layer '1'"),

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from salrun.errors import SalrunError
 from salrun.methods.cam import FakeCAM, GradCAM, GradCAMPlusPlus, ScoreCAM
+from salrun.methods.gradient import Gradient
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted
@@ -185,7 +186,7 @@ def test_layers(method):
     close(run(method(layer="0.1"), model, x), run(method(), model, x))
     close(run(method(), model, x, layer="0.0"), run(method(layer="0.0"), model, x))
     assert (run(method(layer="0.0"), model, x) - run(method(), model, x)).abs().max() > 0
-    with pytest.raises(SalrunError, match=r"layer '1' of model 'net' gives \(3, 45\)"):
+    with pytest.raises(SalrunError, match=r"layer '1' of model 'net' gives no feature maps .* \(3, 45\)"):
         run(method(layer="1"), model, x)
     with pytest.raises(SalrunError, match="unknown layer 'features'"):
         run(method(layer="features"), model, x)
@@ -195,3 +196,21 @@ def test_layers(method):
 def test_bad_eps():
     with pytest.raises(SalrunError, match="eps of grad_cam_pp"):
         GradCAMPlusPlus(eps=0.0)
+
+
+def test_a_cam_alone_goes_back_no_further_than_its_layer():
+    """And reads a gradient pass off where there is one already."""
+    model, x, fitted = net(), images(), Fitted()
+    forward, back = [], []
+    model.module[0].register_forward_hook(lambda *_: forward.append(1))
+    model.module[0][0].register_full_backward_hook(lambda *_: back.append(1))
+    alone = [method(model, x, TARGET, RNG, fitted) for method in (GradCAM(), GradCAMPlusPlus())]
+    assert (len(forward), len(back)) == (1, 0)
+    with pytest.raises(RuntimeError, match="to_input=False"):
+        _ = model.pass_once(x, TARGET, "cam", to_input=False).input_gradient
+    gradient = Gradient()(model, x, TARGET, RNG, fitted)
+    assert (len(forward), len(back)) == (2, 1)
+    shared = [method(model, x, TARGET, RNG, fitted) for method in (GradCAM(), GradCAMPlusPlus())]
+    assert (len(forward), len(back)) == (2, 1)
+    assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
+    assert gradient.shape == x.shape

@@ -9,7 +9,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
 from salrun.errors import SalrunError
-from salrun.methods.iba import IBA, adam, blur_matrix, features, fit_feature_stats, information, is_cut
+from salrun.methods.iba import IBA, adam, blur_matrix, fit_feature_stats, information, is_cut
+from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import FeatureStats, Fitted
@@ -89,9 +90,10 @@ def one_image(method, model, x, target, stats, rng):
     for step in range(1, method.steps + 1):
         optimizer.zero_grad()
         keep = functional.conv2d(functional.pad(alpha.sigmoid(), (2,) * 4, mode="reflect"), kernel, groups=r.shape[1])
-        shape, start = (method.copies, *r.shape[1:]), step * method.copies * r.numel()
+        shape, start = (method.copies, *r.shape[2:], r.shape[1]), step * method.copies * r.numel()
         shared = method.noise == "shared"
-        noise = (rng.normal("iba", shape, start, shared=True) if shared else rng.normal("iba", shape, start)[0]).to(r)
+        noise = rng.normal("iba", shape, start, shared=True) if shared else rng.normal("iba", shape, start)[0]
+        noise = noise.movedim(-1, 1).to(r)
         z = (keep * r + (1 - keep) * (mean + std * noise)) * active
         z = z.clamp(min=0) if method.relu else z
         capacity = kl_divergence(Normal(keep * (r - mean) / std, 1 - keep), Normal(0.0, 1.0)) * active
@@ -214,7 +216,7 @@ def test_features_are_those_before_an_in_place_relu_and_the_rest_is_not_run():
     model, x, _, _ = setting()
     ran = []
     handle = model.module[8].register_forward_hook(lambda *_: ran.append(1))
-    r = features(model, "iba", x)
+    r = layer_output(model, x, "iba")
     handle.remove()
     assert r.min() < 0
     assert not ran
@@ -226,7 +228,7 @@ def test_a_path_around_the_layer_is_seen(kind, cut, trainable):
     model, x, _, _ = setting(kind)
     model.requires_grad_(trainable)
     with torch.no_grad():
-        assert is_cut(model, "iba", model.normalise(x), features(model, "iba", x)) is cut
+        assert is_cut(model, "iba", model.normalise(x), layer_output(model, x, "iba")) is cut
 
 
 def test_a_network_that_counts_its_images_at_the_input_still_works():

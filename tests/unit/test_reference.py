@@ -72,8 +72,7 @@ def test_every_test_named_exists(reference: ModuleType) -> None:
 def test_directions_agree_with_the_classes(reference: ModuleType) -> None:
     """What falls on secondary objects is the same measure, read the other way."""
     for part in reference.parts("metrics"):
-        turned = part.spec.get("role") == "secondary"
-        assert direction_of(part.name) == ("lower" if turned else part.cls.direction), part.name
+        assert direction_of(part.name) == part.make().direction, part.name
 
 
 def test_links_lead_somewhere() -> None:

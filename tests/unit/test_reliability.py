@@ -1,5 +1,6 @@
 """Krippendorff's alpha, correlations and the `reliability` tool."""
 
+import json
 import time
 from pathlib import Path
 
@@ -275,12 +276,24 @@ METRIC_CONFIGS = sorted((Path(__file__).parents[2] / "conf" / "metrics").glob("*
 
 @pytest.mark.parametrize("path", METRIC_CONFIGS, ids=lambda p: p.stem)
 def test_directions_are_those_of_the_metrics(path):
-    """The statistics import no torch, so they keep their own list."""
+    """The statistics import no torch, so for scores without a run they keep their own list."""
     import importlib
 
     (config,) = yaml.safe_load(path.read_text()).values()
     module, _, name = config["_target_"].rpartition(".")
-    declared = getattr(importlib.import_module(module), name).direction
-    if config.get("role") == "secondary":  # focus on the wrong object
-        declared = "lower"
+    role = {"role": config["role"]} if "role" in config else {}
+    declared = getattr(importlib.import_module(module), name)(**role).direction
     assert direction_of(path.stem) == declared
+
+
+def test_a_run_says_which_way_its_metrics_point(tmp_path):
+    """A user's own metric is in no list: run.json has its direction."""
+    (tmp_path / "tables").mkdir()
+    scores = table(np.tile([1.0, 2.0, 3.0], (20, 1)) + np.linspace(0, 0.1, 20)[:, None]).assign(metric="mine")
+    scores.to_parquet(tmp_path / "tables" / "scores.parquet")
+    best = []
+    for direction in ("higher", "lower"):
+        (tmp_path / "run.json").write_text(json.dumps({"metrics": {"mine/max_abs": {"direction": direction}}}))
+        reliability_report([tmp_path], tmp_path / "out", draws=20)
+        best.append(pd.read_csv(tmp_path / "out" / "reliability.csv")["best"].item())
+    assert best[0] != best[1]

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from salrun import leases as leases_module
 from salrun import store as store_module
 from salrun.errors import SalrunError
+from salrun.leases import Lease
 from salrun.methods.gradient import Gradient
-from salrun.store import Lease, Store, canonical, key_of, source_of
+from salrun.store import Store, canonical, key_of, source_of
 from salrun.tensorfile import load_state, save_state
 
 
@@ -109,7 +111,7 @@ def hold(path: str, seconds: float) -> None:
 def test_a_lease_is_exclusive_and_a_dead_holder_is_found_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "STALE", 1.0)  # our own dead child stays a zombie: only its silence tells
+    monkeypatch.setattr(leases_module, "STALE", 1.0)  # our own dead child stays a zombie: only its silence tells
     path = tmp_path / "k.lease"
     process = multiprocessing.get_context("spawn").Process(target=hold, args=(str(path), 1.5))
     process.start()
@@ -127,8 +129,8 @@ def test_a_lease_is_exclusive_and_a_dead_holder_is_found_out(
 
 
 def test_a_silent_lease_of_another_machine_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "STALE", 0.3)
-    monkeypatch.setattr(store_module, "POLL", 0.05)
+    monkeypatch.setattr(leases_module, "STALE", 0.3)
+    monkeypatch.setattr(leases_module, "POLL", 0.05)
     path = tmp_path / "k.lease"
     path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
     os.utime(path, (4e9, 4e9))  # a clock far in the future must not matter

@@ -91,6 +91,22 @@ def test_a_stopped_training_ends_with_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+def test_without_dropout_only_dropout_is_off() -> None:
+    data = textbox("simple_fr", train_per_bucket=10)
+
+    def trained(rate: float, dropout: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(rate))
+        model.append(nn.Linear(256, 2))
+        fit(model, data, Training(epochs=1, batch=32, dropout=dropout), 0, CPU)
+        return model.state_dict()
+
+    off, never, on = trained(0.9, False), trained(0.0, True), trained(0.9, True)
+    assert all(torch.equal(off[k], never[k]) for k in off)
+    assert not torch.equal(off["4.weight"], on["4.weight"])
+    assert off["1.num_batches_tracked"] > 0
+
+
 def recipe(**changes) -> Recipe:
     spec = {
         "name": "tiny",
@@ -106,8 +122,10 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
     data, store = textbox("simple_fr", train_per_bucket=40), Store(tmp_path)
     first = recipe().obtain(data, 0, store, CPU)
     assert first.source == "trained" and first.verification.accuracy > 0.6
+    (published,) = (p for p in (tmp_path / "model").rglob("*.safetensors"))
+    before = published.stat()
     second = recipe().obtain(data, 0, store, CPU)
-    assert second.source == "stored"
+    assert second.source == "trained" and published.stat().st_mtime_ns == before.st_mtime_ns
     assert first.classifier.fingerprint == second.classifier.fingerprint
     assert recipe().obtain(data, 1, store, CPU).classifier.fingerprint != first.classifier.fingerprint
     (path,) = [

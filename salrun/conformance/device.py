@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from salrun.conformance import Nonconforming
+
 FACTORIES = frozenset(
     {
         *(torch.tensor, torch.zeros, torch.ones, torch.empty, torch.full, torch.eye, torch.arange, torch.linspace),
@@ -22,15 +24,8 @@ FACTORIES = frozenset(
 )
 GLOBAL_RANDOM = frozenset(
     {
-        *(
-            torch.rand,
-            torch.randn,
-            torch.randint,
-            torch.randperm,
-            torch.rand_like,
-            torch.randn_like,
-            torch.randint_like,
-        ),
+        *(torch.rand, torch.randn, torch.randint, torch.randperm),
+        *(torch.rand_like, torch.randn_like, torch.randint_like),
         *(torch.bernoulli, torch.multinomial, torch.normal, Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_),
     }
 )
@@ -42,19 +37,21 @@ HOST_COPIES = frozenset(
 )
 
 
-class DeviceDirtyError(AssertionError):
+class DeviceDirty(Nonconforming):
     """A call that would stall or break on an accelerator."""
 
 
 class DeviceClean(TorchFunctionMode):
+    """While it is on, a call that is not device-clean raises `DeviceDirty` with the call's name."""
+
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func in FACTORIES and kwargs.get("device") is None:
-            raise DeviceDirtyError(f"{resolve_name(func)} without device=")
+            raise DeviceDirty(f"{resolve_name(func)} without device=")
         if func in GLOBAL_RANDOM and kwargs.get("generator") is None:
-            raise DeviceDirtyError(f"{resolve_name(func)} draws from the global generator")
+            raise DeviceDirty(f"{resolve_name(func)} draws from the global generator")
         if func in HOST_COPIES:
-            raise DeviceDirtyError(f"{resolve_name(func)} copies to the host")
+            raise DeviceDirty(f"{resolve_name(func)} copies to the host")
         if func is Tensor.to and "cpu" in map(str, (*args[1:], *kwargs.values())) and args[0].device.type != "cpu":
-            raise DeviceDirtyError("Tensor.to('cpu') copies to the host")
+            raise DeviceDirty("Tensor.to('cpu') copies to the host")
         return func(*args, **kwargs)

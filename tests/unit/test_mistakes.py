@@ -1,0 +1,126 @@
+"""What scripts/torture.py found once stays found: mistakes get one line, accidents leave nothing half-done."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from salrun import cli
+from salrun.build import check, instantiate, view_part
+from salrun.composing import compose_config
+from salrun.errors import SalrunError
+from salrun.models import checkpoint
+from salrun.store import STAGES, Store
+from salrun.tensorfile import load_state, save_state
+
+BASE = ["+experiment=smerf_simple_fr", "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
+
+
+def test_weights_that_are_there_have_their_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after the first of the two files, a checkpoint does not exist yet."""
+    written, write = [], checkpoint.write_atomic
+
+    def once(path: Path, data: bytes) -> None:
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_atomic", once)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save_checkpoint(tmp_path / "m.safetensors", torch.nn.Linear(2, 2), {})
+    assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
+
+
+@pytest.mark.parametrize("text", [b"\x80\x04", b"[1]", b"{", b""])
+def test_a_card_that_is_none_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "m.json").write_bytes(text)
+    with pytest.raises(SalrunError, match=r"card of checkpoint .*m\.safetensors"):
+        checkpoint.read_card(tmp_path / "m.safetensors")
+
+
+def test_what_is_read_back_is_in_the_order_written(tmp_path: Path) -> None:
+    groups = {"9": 1.0, "10": 0.5, "2": 0.25}
+    save_state(tmp_path / "x.safetensors", {"a": torch.ones(1)}, {"groups": groups})
+    assert list(load_state(tmp_path / "x.safetensors")[1]["groups"]) == list(groups)
+
+
+def test_clearing_touches_nothing_but_the_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "store" / "photos").mkdir(parents=True)
+    for stage in STAGES:
+        store.write(stage, "ab12", {"x": torch.ones(1)})
+    for name in ("../thesis", "..", "photos", ""):
+        with pytest.raises(SalrunError, match="unknown stage"):
+            store.clear(name)
+    store.clear("maps")
+    assert not store.has("maps", "ab12") and store.has("scores", "ab12")
+    store.clear()
+    assert (tmp_path / "thesis").exists() and [p.name for p in store.root.iterdir()] == ["photos"]
+
+
+@pytest.mark.parametrize("override", ["dataset=null", "methods=3", "+seed=1"])
+def test_an_override_that_hydra_chokes_on_is_named(override: str) -> None:
+    with pytest.raises(SalrunError) as fault:
+        check(compose_config([*BASE, override]))
+    assert override.lstrip("+").partition("=")[0] in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"methods": [1, 2]}, "methods must be a mapping"),
+        ({"metrics": [1]}, "metrics must be a mapping"),
+        ({"others": 3}, "others must be a mapping"),
+        ({"metrics": {"pafl": {"variants": 3}}}, "metrics.pafl.variants must be a mapping"),
+        ({"metrics": {"pafl": {"variants": {"code": 3}}}}, "metrics.pafl.variants.code must be a mapping"),
+    ],
+)
+def test_a_part_of_the_wrong_shape_is_named(changes: dict, told: str) -> None:
+    plain = OmegaConf.to_container(compose_config(BASE))
+    for group, value in changes.items():
+        plain[group] = _merged(plain[group], value)
+    with pytest.raises(SalrunError, match=told):
+        check(OmegaConf.create(plain))
+
+
+def _merged(old: object, new: object) -> object:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+    return new
+
+
+def test_a_constructors_refusal_says_where_in_the_config() -> None:
+    with pytest.raises(SalrunError, match=r"^methods\.mine: .*n_masks"):
+        instantiate({"_target_": "salrun.methods.rise.RISE", "n_masks": -3}, "methods.mine")
+    with pytest.raises(SalrunError, match=r"^methods\.mine\.view: unknown view"):
+        view_part("minmix", "methods.mine.view")
+    with pytest.raises(SalrunError, match=r"^methods\.mine\.view must be the name"):
+        view_part(3, "methods.mine.view")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 2),
+        (PermissionError(errno.EACCES, "Permission denied", "outputs/x"), 2),
+        (OSError(errno.ENOENT, "No such file", "gone"), 1),
+        (SalrunError("two\nlines"), 2),
+    ],
+)
+def test_the_machines_faults_are_one_line(
+    fault: Exception, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def raising(argv: list[str]) -> int:
+        raise fault
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "experiment", raising)
+    assert cli.run(["+experiment=x"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("salrun: ")

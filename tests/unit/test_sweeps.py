@@ -1,0 +1,311 @@
+"""Sweeps as their files tell them: states, what goes on where, what is refused; leases under many hands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from shutil import which
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from salrun import collecting, launching, leases, sweeps
+from salrun.errors import SalrunError
+from salrun.leases import Heartbeat, Lease
+from salrun.logbook import code_of, record_failure
+from salrun.registry import conf_dir, names
+
+HERE = {"host": socket.gethostname()}
+
+
+@pytest.fixture(scope="module")
+def dead() -> dict:
+    """A process that was."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return {**HERE, "pid": process.pid}
+
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_of_many_who_find_a_dead_lease_one_at_a_time_works(
+    tmp_path: Path, dead: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "POLL", 0.001)
+    path = tmp_path / "k.lease"
+    path.write_text(json.dumps(dead))
+    at_work, most, done = [], [], []
+
+    def work() -> None:
+        lease = Lease(path, "work")
+        lease.acquire()
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.002)
+        at_work.pop()
+        lease.release()
+        done.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(done) == 16 and max(most) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+def test_a_killed_process_its_parent_has_not_waited_for_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = {**HERE, "pid": process.pid}
+    assert not leases.gone(owner)
+    process.kill()
+    begun = time.monotonic()
+    while not leases.gone(owner) and time.monotonic() - begun < 20:
+        time.sleep(0.01)
+    assert leases.gone(owner) and process.returncode is None
+    process.communicate()
+
+
+def test_who_was_taken_for_dead_leaves_the_lease_of_his_successor(tmp_path: Path) -> None:
+    path = tmp_path / "k.lease"
+    first = Lease(path, "work")
+    assert first.try_acquire()
+    first._evict(first.owner())
+    second = Lease(path, "work")
+    assert second.try_acquire()
+    first.release()
+    assert path.exists() and not first.try_acquire()
+    second._evict({"pid": 1})  # judged by what another one wrote before: the present holder stays
+    assert second.owner()["pid"] == os.getpid()
+    second.release()
+    assert not path.exists()
+
+
+def test_the_heart_beats_while_the_work_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "BEAT", 0.02)
+    path = tmp_path / "file"
+    path.write_text("")
+    os.utime(path, (0, 0))
+    heart = Heartbeat()
+    heart.start(path)
+    time.sleep(0.5)
+    heart.stop(path)
+    assert path.stat().st_mtime > time.time() - 60
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+def run_folder(folder: Path, age: float = 0.0, **facts: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.log").write_text("")
+    (folder / "run.json").write_text(json.dumps({"experiment": "e", "seed": 0, "scale": "smoke", **facts}))
+    os.utime(folder / "run.json", (time.time() - age,) * 2)
+    return folder
+
+
+def test_states(tmp_path: Path, dead: dict) -> None:
+    away, mine = {"host": "elsewhere", "pid": 1}, {**HERE, "pid": os.getpid()}
+    cases = {
+        "done": ({"status": "done", **dead}, 0, {}, ("done", "")),
+        "failed": ({"status": "failed", "reason": "boom"}, 0, {}, ("failed", "boom")),
+        "stopped": ({"status": "interrupted"}, 0, {}, ("failed", "interrupted")),
+        "here": ({"status": "running", "stage": "model", **mine}, 9999, {}, ("running", "model")),
+        "killed": ({"status": "running", **dead}, 0, {}, ("failed", "is gone")),
+        "away": ({"status": "running", "stage": "data", **away}, 5, {}, ("running", "data")),
+        "silent": ({"status": "running", **away}, 1200, {}, ("failed", "no sign of process 1 on elsewhere for 20 min")),
+        "queued": ({"status": "interrupted", "queue": "7_1"}, 0, {"7_1": "PENDING"}, ("running", "in the queue again")),
+        "slow": ({"status": "running", "queue": "7_2", **away}, 1200, {"7_2": "RUNNING"}, ("failed", "no sign")),
+        "memory": (
+            {"status": "running", "queue": "7_3", **away},
+            0,
+            {"7_3": "OUT_OF_MEMORY"},
+            ("failed", "OUT_OF_MEM"),
+        ),
+    }
+    for name, (facts, age, queue, (state, reason)) in cases.items():
+        job = sweeps.job_in(run_folder(tmp_path / name, age, **facts), queue=queue)
+        assert (job.state, reason in job.reason) == (state, True), (name, job)
+        assert job.log == tmp_path / name / "run.log"
+    never = tmp_path / "never"
+    assert sweeps.job_in(never).state == "missing"
+    assert sweeps.job_in(never, "", {"id": "8"}, {"8": "PENDING"}).reason == "in the queue: PENDING"
+    assert sweeps.job_in(never, "", {"id": "8", "ended": "TIMEOUT"}).state == "failed"
+    assert sweeps.job_in(never, "", {"id": "8"}, {"8": "NODE_FAIL"}).reason == "never began: NODE_FAIL"
+
+
+def make_sweep(folder: Path, *states: str) -> Path:
+    folder.mkdir(parents=True)
+    task = "\n".join(f"    - {word}" for word in ("+experiment=e", f"seed={','.join(map(str, range(len(states))))}"))
+    (folder / "multirun.yaml").write_text(f"hydra:\n  overrides:\n    task:\n{task}\n")
+    for number, state in enumerate(states):
+        if state != "missing":
+            run_folder(folder / str(number), status=state, **HERE, pid=os.getpid())
+    return folder
+
+
+def test_a_sweep_tells_its_jobs(tmp_path: Path) -> None:
+    jobs = sweeps.jobs_of(make_sweep(tmp_path / "s", "done", "failed", "missing"))
+    assert [(job.state, job.what) for job in jobs] == [("done", "seed=0"), ("failed", "seed=1"), ("missing", "seed=2")]
+    assert sweeps.counts(jobs) == "1 done, 1 failed, 1 missing"
+
+
+def test_the_same_command_goes_on_where_nobody_is_at_work(tmp_path: Path, dead: dict) -> None:
+    words = ["+experiment=e", "seed=0,1,2"]
+    assert sweeps.interrupted_sweep(tmp_path, words) is None
+    make_sweep(tmp_path / "1", "done", "failed", "missing")
+    assert sweeps.interrupted_sweep(tmp_path, words) == tmp_path / "1"
+    assert sweeps.interrupted_sweep(tmp_path, [*words, "tile=3"]) is None
+    (tmp_path / "1" / ".lease").write_text(json.dumps({**HERE, "pid": os.getpid()}))
+    assert sweeps.interrupted_sweep(tmp_path, words) is None
+    (tmp_path / "1" / ".lease").write_text(json.dumps(dead))
+    assert sweeps.interrupted_sweep(tmp_path, words) == tmp_path / "1"
+    make_sweep(tmp_path / "2", "done", "running", "missing")
+    assert sweeps.interrupted_sweep(tmp_path, words) is None
+    make_sweep(tmp_path / "3", "done", "done", "done")
+    assert sweeps.interrupted_sweep(tmp_path, words) is None
+
+
+def test_done_is_of_this_config_and_this_code(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "r", status="done", code="abc")
+    (run / "tables").mkdir()
+    (run / "config.yaml").write_text("seed: 0\nbuckets: {1: a}\n")
+    assert sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abc")
+    assert not sweeps.finished(run, {"seed": 1, "buckets": {1: "a"}}, "abc")
+    assert not sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abd")
+    record_failure(run, "killed")  # too late: it is done
+    assert sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abc")
+
+
+def test_the_code_of_a_run_covers_users_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_part.py").write_text("A = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"methods": {"mine": {"_target_": "their_part.Mine"}}}
+    before = code_of(config)
+    assert before == code_of(config) != code_of({})
+    (tmp_path / "their_part.py").write_text("A = 2\n")
+    assert code_of(config) != before
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def squeue_that_says(folder: Path, text: str, code: int = 0) -> None:
+    (folder / "squeue").write_text(f"#!/bin/sh\nprintf '{text}'\nexit {code}\n")
+    (folder / "squeue").chmod(0o755)
+
+
+def test_a_job_that_leaves_the_queue_without_a_result_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(launching, "GRACE", 0.0)
+    paths = SimpleNamespace(result_pickle=tmp_path / "result", stderr=tmp_path / "err")
+    running = {n: SimpleNamespace(job_id=f"5_{n}", paths=paths) for n in range(3)}
+    watch = launching.Watch(tmp_path, "slurm", 3)
+    with caplog.at_level(logging.INFO):
+        squeue_that_says(tmp_path, "", code=1)
+        assert len(watch.still_running(running)) == 3 and "squeue does not answer" in caplog.text
+        squeue_that_says(tmp_path, "5_0|RUNNING\\n5_1|OUT_OF_MEMORY\\n")
+        watch.still_running(running)
+        time.sleep(0.01)
+        running = watch.still_running(running)
+    assert list(running) == [0] and "2 of 3 jobs have ended" in caplog.text
+    notes = sweeps.read_submitted(tmp_path)
+    assert notes["1"]["ended"] == "OUT_OF_MEMORY" and "left the queue" in notes["2"]["ended"] and "0" not in notes
+    paths.result_pickle.touch()
+    assert watch.still_running(running) == {}
+
+
+def test_without_accounting_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launching.tell_accounting()
+    assert "keeps no accounting" in caplog.text
+
+
+def test_launchers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launching.check_launcher(["seed=0"])
+    with pytest.raises(SalrunError, match="did you mean slurm_gpu"):
+        launching.check_launcher(["hydra/launcher=slurm_gpuu"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launching, "_installed", lambda module: True)
+    with pytest.raises(SalrunError, match="no sbatch here"):
+        launching.check_launcher(["hydra/launcher=slurm_gpu"])
+    monkeypatch.setattr(launching, "_installed", lambda module: False)
+    with pytest.raises(SalrunError, match=r"pip install 'salrun\[ray\]'"):
+        launching.check_launcher(["hydra/launcher=local_ray"])
+
+
+PRESETS = ("local_joblib", "local_processes", "local_ray", "slurm_cpu", "slurm_gpu")
+
+
+def test_presets_compose_and_their_knobs_exist(tmp_path: Path) -> None:
+    assert set(names("hydra/launcher")) == set(PRESETS) and all(names("hydra/launcher").values())
+    for preset in PRESETS:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            words = [f"hydra/launcher={preset}", f"hydra.sweep.dir={tmp_path}", "hydra.job.num=0"]
+            cfg = compose("config", overrides=words, return_hydra_config=True)
+        params = OmegaConf.to_container(cfg.hydra.launcher, resolve=False)
+        kind = {"LocalLauncher": "local", "SlurmLauncher": "slurm"}.get(params.pop("_target_").rpartition(".")[2])
+        if kind is None or importlib.util.find_spec("submitit") is None or (kind == "slurm" and not which("srun")):
+            continue
+        params = {k: v for k, v in params.items() if v is not None and k not in ("n_jobs", "wait")}
+        launching._executor(kind, {**params, "submitit_folder": str(tmp_path / "%j")})  # refuses knobs it does not know
+
+
+# -- collecting -------------------------------------------------------------------------------------------------------
+
+
+def finished_run(folder: Path, shard: str, **facts: object) -> tuple[Path, dict]:
+    (folder / "tables").mkdir(parents=True)
+    cell = {"experiment": ["e"], "dataset": ["d"], "model": ["m"], "seed": [0], "scale": ["smoke"]}
+    pd.DataFrame(cell).to_parquet(folder / "tables" / "summary.parquet")
+    known = {"experiment": "e", "seed": 0, "scale": "smoke", "shard": shard, "device": "cpu", "precision": "float32"}
+    known |= {"models": {"model": {"fingerprint": "f"}}, "methods": {"gradient": {"space": "norm"}}, "metrics": {}}
+    return folder, {**known, **facts}
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"device": "cuda"}, "device is cpu in one, cuda in the other"),
+        ({"precision": "float64"}, "precision"),
+        ({"models": {"model": {"fingerprint": "g"}}}, "weights of their models differ"),
+        ({"methods": {"gradient": {"space": "raw"}}}, "methods.gradient is"),
+        ({"methods": {"gradient": {"space": "norm"}, "edge": {}}}, "methods.edge is only in one"),
+        ({}, None),
+    ],
+)
+def test_shards_that_do_not_fit_are_refused(tmp_path: Path, facts: dict, message: str | None) -> None:
+    runs = dict([finished_run(tmp_path / "a", "0/2"), finished_run(tmp_path / "b", "1/2", **facts)])
+    if message is None:
+        collecting._refuse_strangers(list(runs), runs)
+    else:
+        with pytest.raises(SalrunError, match=message):
+            collecting._refuse_strangers(list(runs), runs)
+
+
+def test_missing_parts_are_named(tmp_path: Path) -> None:
+    runs = dict([finished_run(tmp_path / "a", "0/3"), finished_run(tmp_path / "b", "2/3")])
+    assert collecting._missing_shards(list(runs), runs) == ["e seed 0 shard 1/3"]
+    runs |= dict([finished_run(tmp_path / "c", "0/1")])  # one run has it all
+    assert collecting._missing_shards(list(runs), runs) == []
+    sweep = make_sweep(tmp_path / "s", "done", "failed", "missing")
+    named = collecting._missing_jobs([sweep])
+    assert len(named) == 2 and "seed=1" in named[0] and "(missing)" in named[1]
