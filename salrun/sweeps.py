@@ -79,6 +79,8 @@ def job_in(
         return Job("done", what, folder, "", log)
     if queued in WAITING:
         return Job("running", what, folder, f"stopped, and in the queue again: {queued}", log)
+    if status == "interrupted" and queued in AT_WORK:  # the queue has not yet heard of it
+        return Job("running", what, folder, "stopping", log)
     if status == "running":
         why = lost(folder, facts, queued, submitted)
         if not why:

@@ -181,7 +181,7 @@ def test_a_job_the_queue_stops_is_requeued_and_goes_on(place: Place, serial: byt
     (note,) = json.loads((place.sweeps[-1] / "jobs.json").read_text()).values()
     subprocess.run(["scancel", "--signal=USR2", note["id"]], env=place.env, check=True, timeout=60)
     until(lambda: place.facts(0)["status"] == "interrupted", watcher)
-    assert "in the queue again" in place.run("status", str(place.sweeps[-1]))
+    until(lambda: "in the queue again" in place.run("status", str(place.sweeps[-1])), watcher, 120)
     place.hold.unlink()
     until(lambda: place.facts(0)["status"] == "done", watcher)
     watcher.kill()
