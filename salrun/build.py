@@ -271,9 +271,7 @@ def method_part(name: str, spec: Mapping[str, Any], target: str = "predicted") -
     from salrun.types import Method
 
     own = {k: v for k, v in spec.items() if k not in OF_METHOD}
-    method = instantiate(own, f"methods.{name}")
-    if not isinstance(method, Method):
-        raise SalrunError(f"methods.{name}: {spec['_target_']} is not a salrun.types.Method")
+    method = instantiate(own, f"methods.{name}", Method)
     label = spec.get("label") or method.paper_name or name
     chosen = view_part(spec.get("view") or "max_abs", f"methods.{name}.view")
     return MethodPart(name, method, chosen, spec.get("target") or target, label, own)
@@ -298,9 +296,7 @@ def metric_parts(name: str, spec: Mapping[str, Any]) -> list[MetricPart]:
     for variant, changes in (spec.get("variants") or {"": {}}).items():
         merged = {k: v for k, v in spec.items() if k != "variants"} | dict(changes or {})
         own = {k: v for k, v in merged.items() if k not in OF_METRIC}
-        metric = instantiate(own, f"metrics.{name}")
-        if not isinstance(metric, Metric):
-            raise SalrunError(f"metrics.{name}: {spec['_target_']} is not a salrun.types.Metric")
+        metric = instantiate(own, f"metrics.{name}", Metric)
         chosen: Any = merged.get("view") or "max_abs"
         if "raw" in metric.needs:
             chosen = None
@@ -310,16 +306,21 @@ def metric_parts(name: str, spec: Mapping[str, Any]) -> list[MetricPart]:
     return parts
 
 
-def instantiate(spec: Any, where: str) -> Any:
-    """The object a `_target_` names, nested ones first; under the key `arch` a factory, called once per model built."""
+def instantiate(spec: Any, where: str, kind: type = object) -> Any:
+    """The object a `_target_` names, nested ones first; under the key `arch` a factory, called once per model built.
+
+    What is not of the `kind` asked for is refused before anything is called.
+    """
     if isinstance(spec, list):
         return [instantiate(v, where) for v in spec]
     if not isinstance(spec, dict):
         return spec
+    target = locate(spec["_target_"], where) if "_target_" in spec else None
+    if kind is not object and not (isinstance(target, type) and issubclass(target, kind)):
+        raise SalrunError(f"{where}: {spec.get('_target_')} is not a {kind.__module__}.{kind.__name__}")
     values = {k: instantiate(v, f"{where}.{k}") for k, v in spec.items() if k != "_target_"}
-    if "_target_" not in spec:
+    if target is None:
         return values
-    target = locate(spec["_target_"], where)
     if where.endswith(".arch"):
         return partial(target, **values)
     try:
@@ -327,8 +328,8 @@ def instantiate(spec: Any, where: str) -> Any:
     except SalrunError as fault:
         raise SalrunError(f"{where}: {fault}") from fault
     except (TypeError, ValueError, LookupError, AttributeError) as fault:
-        kind = "" if isinstance(fault, TypeError) else f"{type(fault).__name__} "
-        raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {kind}{fault}") from fault
+        named = "" if isinstance(fault, TypeError) else f"{type(fault).__name__}: "
+        raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {named}{fault}") from fault
 
 
 def locate(target: str, where: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from salrun import cli
-from salrun.build import check, instantiate, view_part
+from salrun.build import check, instantiate, method_part, metric_parts, view_part
 from salrun.composing import compose_config
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
@@ -93,6 +93,14 @@ def _merged(old: object, new: object) -> object:
     if isinstance(old, dict) and isinstance(new, dict):
         return old | {key: _merged(old.get(key), value) for key, value in new.items()}
     return new
+
+
+def test_what_is_no_method_is_not_called(tmp_path: Path) -> None:
+    spec = {"_target_": "os.mkdir", "path": str(tmp_path / "made")}
+    for part in (method_part, metric_parts):
+        with pytest.raises(SalrunError, match=r"\.mine: os\.mkdir is not a salrun\.types\.Met"):
+            part("mine", spec)
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_constructors_refusal_says_where_in_the_config() -> None:
