@@ -175,19 +175,15 @@ def interval(low: float, high: float) -> str:
 # -- the pages ---------------------------------------------------------------------------------------------------------
 
 
+def opening(kind: str, introduction: str, overview: Iterable[str]) -> list[str]:
+    note = NOTE.format(source=f"salrun/{kind}, conf/{kind} and docs/parity.yaml")
+    return [note, f"# {kind.capitalize()}", "", *introduction.splitlines(), "", *overview]
+
+
 def methods_page() -> str:
     found = parts("methods")
-    page = [
-        NOTE.format(source="salrun/methods, conf/methods and docs/parity.yaml"),
-        "# Methods",
-        "",
-        *METHODS.splitlines(),
-        "",
-        *table(
-            ["method", "what it is", "passes"],
-            ([f"[`{p.name}`](#{p.name})", names("methods")[p.name], _costs(p, "passes")] for p in found),
-        ),
-    ]
+    rows = ([f"[`{p.name}`](#{p.name})", names("methods")[p.name], _costs(p, "passes")] for p in found)
+    page = opening("methods", METHODS, table(["method", "what it is", "passes"], rows))
     for part in found:
         cls: Any = part.cls
         page += [
@@ -214,17 +210,9 @@ def methods_page() -> str:
 
 def metrics_page() -> str:
     found = parts("metrics")
-    page = [
-        NOTE.format(source="salrun/metrics, conf/metrics and docs/parity.yaml"),
-        "# Metrics",
-        "",
-        *METRICS.splitlines(),
-        "",
-        *table(
-            ["metric", "what it is", "better", "range", "passes", "shared"],
-            ([f"[`{p.name}`](#{p.name})", names("metrics")[p.name], *_facts(p), *_both(p)] for p in found),
-        ),
-    ]
+    columns = ["metric", "what it is", "better", "range", "passes", "shared"]
+    rows = ([f"[`{p.name}`](#{p.name})", names("metrics")[p.name], *_facts(p), *_both(p)] for p in found)
+    page = opening("metrics", METRICS, table(columns, rows))
     for part in found:
         cls: Any = part.cls
         (better, reach), (own, shared) = _facts(part), _both(part)
