@@ -159,7 +159,8 @@ def scores_here(metric: MetricPart, stages: Stages) -> bool:
 def score_tile(cell: Cell, stages: Stages, tile: Tile, metrics: list[MetricPart], keep: bool, bar: tqdm) -> Result:
     """Every method and metric on one tile."""
     result = stages.open(tile)
-    for part in cell.methods:
+    # A pass back to the input serves methods of a layer too, a pass back to a layer only those: theirs come last.
+    for part in sorted(cell.methods, key=lambda part: "layer" in part.method.needs):
         bar.set_postfix_str(part.name)
         if not metrics:
             stages.map(result, part, keep)

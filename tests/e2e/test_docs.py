@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fake_data
 from tests.conftest import ROOT, command_env
 
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
@@ -25,7 +26,17 @@ SKIPPED = {
     "salrun -m +experiment=smerf_simple_fr,smerf_simple_nr seed=0,1,2": "six jobs, four of which train a model",
     "salrun collect outputs/smerf_simple_fr/latest outputs/smerf_simple_nr/latest": "joins what the sweep would make",
 }
-SMALLER = {"reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1"}  # instead of a minute of training
+FAKE = "dataset.verify=false"  # the data sets are those of tests/fake_data.py
+NO_WEIGHTS = "model.weights=null model.gate={}"
+SMALLER = {  # instead of a minute of training, and without real data and weights
+    "reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1",
+    "=tomsett_cifar10": f"{FAKE} model.accept_unverified=true",
+    "=yona_mnist": f"{FAKE} model.accept_unverified=true dataset.n_explained=2",
+    "=yona_tinyimagenet_pairs": "model.training=none model.arch.weights=null dataset.n_explained=2",
+    "dataset=cifar10": f"{FAKE} model.accept_unverified=true",
+    "dataset=imagenet": f"{NO_WEIGHTS} dataset.n_explained=2",
+    "model=resnet50_v1": f"{NO_WEIGHTS} dataset.n_explained=2",
+}
 COMMANDS = {  # run on each page; a new command must be counted here
     "README.md": 7,
     "docs/add_a_dataset.md": 1,
@@ -34,7 +45,11 @@ COMMANDS = {  # run on each page; a new command must be counted here
     "docs/compare.md": 2,
     "docs/reasoning.md": 2,
     "docs/scale.md": 3,
+    "docs/smerf.md": 1,
     "docs/tables.md": 2,
+    "docs/tomsett.md": 2,
+    "docs/yona.md": 4,
+    "docs/zhang.md": 2,
 }
 SNIPPETS = {"docs/compare.md": 2, "docs/notebook.md": 5, "docs/tables.md": 2}
 
@@ -88,14 +103,34 @@ def test_every_command_is_known() -> None:
     assert all(any(key in c for c in every) for key in SMALLER)
 
 
+def test_every_make_target_is_there() -> None:
+    """And make would do something for it."""
+    words = " ".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    targets = sorted(set(re.findall(r"(?<=\bmake )[a-z]+(?:-[\w]+)*(?:-[a-z]+)*(?=[`\s])", words)))
+    assert len(targets) > 10
+    for target in targets:
+        result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert result.returncode == 0 and result.stdout.strip(), f"make {target}: {result.stderr}"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    fake_data.write_mnist(folder, 300, 200)
+    fake_data.write_cifar(folder, "py")
+    fake_data.write_tiny(folder)
+    fake_data.write_imagenet(folder)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*COMMANDS, *SNIPPETS}))
-def test_page(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page(name: str, store: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = read((ROOT / name).read_text(encoding="utf-8"))
     for path, body in page.files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(body, encoding="utf-8")
-    env = command_env(store)
+    env = command_env(store, SALRUN_DATA=str(data))
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
     done = 0
     for command in page.commands:
