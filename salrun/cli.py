@@ -123,7 +123,7 @@ def _fault(fault: Exception) -> int:
             path = None
     where = f"; the traceback is in {path}" if path else ""
     print(
-        f"salrun: unexpected {type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}{where}",
+        f"salrun: unexpected {type(fault).__name__}: {str(fault).strip().partition(chr(10))[0]}{where}",
         file=sys.stderr,
     )
     return 1

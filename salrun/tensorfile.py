@@ -22,7 +22,7 @@ def digest(data: bytes) -> str:
 
 def save_state(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any], durable: bool = True) -> None:
     """Write both atomically; the header carries the sha256 of everything else."""
-    body = serialise({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+    body = serialise(_apart({k: v.detach().cpu().contiguous() for k, v in tensors.items()}))
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
     notes = {"meta": json.dumps(meta)}  # in its own order: what is read back is what was written
@@ -30,6 +30,16 @@ def save_state(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any], dur
     text = json.dumps({"__metadata__": notes, **header}).encode()
     text += b" " * (-len(text) % 8)
     write_atomic(path, len(text).to_bytes(8, "little") + text + body[8 + length :], durable)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share memory (one axis of several curves), each with its own: safetensors refuses others."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return tensors
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

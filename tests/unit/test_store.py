@@ -40,6 +40,14 @@ def test_what_is_written_is_read(store: Store) -> None:
     assert store.usage()["maps"][0] == 1
 
 
+def test_tensors_that_share_memory_are_written(store: Store) -> None:
+    axis = torch.arange(5.0)
+    store.write("scores", "c" * 64, {"one/x": axis, "two/x": axis, "part": axis[1:3]})
+    tensors, _ = store.read("scores", "c" * 64) or ({}, {})
+    assert tensors["one/x"].tolist() == tensors["two/x"].tolist() == axis.tolist()
+    assert tensors["part"].tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("position", [3, 30, 200, -3])
 def test_a_flipped_bit_is_found_named_and_not_trusted(
     store: Store, position: int, caplog: pytest.LogCaptureFixture
