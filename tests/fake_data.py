@@ -100,3 +100,12 @@ def write_imagenet(root: Path, classes: int = 6, per_class: int = 2) -> None:
             _picture(root / "imagenet" / "val" / wnids[10 * c] / name, (300, 260) if k else (256, 280), 10 * c + k)
     rows = "".join(f"{i}\t{wnid}\tclass {i}\n" for i, wnid in enumerate(wnids))
     (root / "imagenet" / "classes.tsv").write_text(rows)
+
+
+def write_all(root: Path) -> Path:
+    """All four, large enough for every task made of them."""
+    write_mnist(root, 300, 200)
+    write_cifar(root, "png")
+    write_tiny(root)
+    write_imagenet(root)
+    return root

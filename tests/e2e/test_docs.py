@@ -30,12 +30,13 @@ SKIPPED = {
 FAKE = "dataset.verify=false dataset.validation=20 dataset.n_explained=2 model.training=none"  # of tests/fake_data.py
 NO_WEIGHTS = "model.weights=null dataset.reserved=4 dataset.n_explained=2"
 PAIRS = "dataset.group1=[acorn,banana] dataset.group2=[wok,baboon] dataset.n_explained=2 dataset.test_pairs=4"
+RESNET18 = "model.arch.name=resnet18 model.arch.variant=null model.arch.weights=null model.arch.classes=2"
 SMALLER = {  # instead of a minute of training, and without real data and weights
     "reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1",
     "=tomsett_cifar10": FAKE,
     "=yona_mnist": f"{FAKE} others.digits.dataset.verify=false others.digits.recipe.training=none",
     "=yona_mnist_halves": "others.digits.dataset.validation=20",
-    "=yona_tinyimagenet_pairs": f"{PAIRS} model.training=none model.arch.weights=null model.arch.variant=null model.arch.name=resnet18 model.arch.classes=2",
+    "=yona_tinyimagenet_pairs": f"{PAIRS} {RESNET18} model.training=none",
     "dataset=cifar10": FAKE,
     "dataset=imagenet": NO_WEIGHTS,
     "model=resnet50_v1": NO_WEIGHTS,
@@ -118,12 +119,7 @@ def test_every_make_target_is_there() -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    fake_data.write_mnist(folder, 300, 200)
-    fake_data.write_cifar(folder, "py")
-    fake_data.write_tiny(folder)
-    fake_data.write_imagenet(folder)
-    return folder
+    return fake_data.write_all(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.slow

@@ -28,12 +28,7 @@ from tests import fake_data
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("data")
-    fake_data.write_mnist(folder, 300, 200)
-    fake_data.write_cifar(folder, "png")
-    fake_data.write_tiny(folder)
-    fake_data.write_imagenet(folder)
-    return str(folder)
+    return str(fake_data.write_all(tmp_path_factory.mktemp("data")))
 
 
 def every(root: str) -> list:
