@@ -709,3 +709,37 @@ def test_a_fixed_explainer_compares_with_another_methods_maps():
     alone = Scene(model, x, target, target, Draws.of(0, ["a", "b", "c"]), explain=lambda n: fake)
     with pytest.raises(SalrunError, match="fixed_explainer names a method of a run"):
         Sensitivity(fixed_explainer="gradient")(fake, alone)
+
+
+def test_settings_of_one_table_have_the_same_images() -> None:
+    columns = pd.MultiIndex.from_product([["AI", "I"], ["gradient", "rise"]], names=["column", "method"])
+    label, predicted = (pd.DataFrame(1.0, index=[f"image{k}" for k in range(n)], columns=columns) for n in (5, 3))
+    label.iloc[3:] = 100.0
+    wide = tables.frames(tables.Cell(0, "a model", {"fidelity": label, "predicted": predicted}, label_explained=True))
+    assert len(wide["fidelity"]) == 5 and len(wide["targets"]) == 3
+    assert wide["targets"]["label"].to_numpy().max() == 1.0
+
+
+def test_what_was_run_names_equal_methods_once() -> None:
+    specs = [("rise", {"n_masks": 9, "target": t}) for t in ("label", "predicted")] + [("lime", {"n_samples": 5})]
+    assert tables._listed(specs) == {"rise": "n_masks=9, target=label/predicted", "lime": "n_samples=5"}
+
+
+def test_ranks_are_by_the_metrics_direction(cell):
+    found = tables.numbered_tables(cell, draws=20)["table3"].set_index(["metric", "method"])
+    best = {"MS": "fake_cam", "Sparseness": "lime", "Complexity": "lime", "EC": "lime"}
+    assert {m: found.loc[m]["rank"].idxmin() for m in best} == best
+    assert found.loc[("EC", "lime"), "published_rank"] == 1
+    complete = tables.further_table(cell, draws=20).query("metric == 'Complete'").set_index("method")
+    assert complete["rank"].idxmin() == "integrated_gradients"
+
+
+def test_constant_maps_are_counted_on_the_page(scores):
+    flat = (scores["method"] == "lime") & scores["image_id"].str.contains(r"/00[0-4]")
+    cell = tables.cells(scores.assign(flag=scores["flag"].mask(flat, "degenerate_map")))[0]
+    assert tables.constant_maps("table1", cell) == ["LIME 5 of 30"]
+    assert tables.constant_maps("table2", cell) == ["LIME 15 of 90"]
+    assert tables.constant_maps("table4", cell) == ["LIME 45 of 270"]  # clean, and two variations of each
+    found = tables.numbered_tables(cell, draws=20)["table3"]
+    page = tables.page("table3", found, cell, {"methods": {}, "metrics": {}, "budgets": {}})
+    assert "LIME 5 of 30" in page

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -28,7 +29,7 @@ from salrun.files import write_atomic
 from salrun.papers.claims import Evidence, estimate_and_draws, pick
 from salrun.papers.style import save_table
 from salrun.stats.bootstrap import DRAWS, mean_draws, percentile_interval
-from salrun.stats.reliability import spearman_draws
+from salrun.stats.reliability import direction_of, spearman_draws
 from salrun.tables import read_scores, split_variant
 
 LABELS = {
@@ -118,6 +119,7 @@ class Cell:
     scores: dict[str, pd.DataFrame]
     probability: dict[str, pd.Series] = field(default_factory=dict)
     label_explained: bool = False  # by the fidelity runs, which then serve as Table 2's too
+    constant: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (setting, method) -> images
 
     def variations(self) -> dict[str, list[str]]:
         """transform -> its settings."""
@@ -162,7 +164,9 @@ def _cell(seed: int, scores: pd.DataFrame, curves: pd.DataFrame) -> Cell:
         starts = starts.assign(p=[y[0] for y in starts["y"]])  # nothing deleted yet
         probability = {str(s): part.set_index("image_id")["p"] for s, part in starts.groupby("setting")}
     table1 = rows[rows["setting"] == "fidelity"]
-    return Cell(seed, about, frames, probability, len(table1) > 0 and bool((table1["target"] == table1["label"]).all()))
+    explained = len(table1) > 0 and bool((table1["target"] == table1["label"]).all())
+    flat = rows[rows["flag"] == "degenerate_map"].groupby(["setting", "method"])["image_id"].agg(frozenset).to_dict()
+    return Cell(seed, about, frames, probability, explained, flat)
 
 
 def _placed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -241,7 +245,7 @@ def images_of(frame: pd.DataFrame) -> int:
 
 
 def frames(cell: Cell) -> dict[str, pd.DataFrame]:
-    """Images x cells of each table; settings that are compared stand side by side, so that their images are paired."""
+    """Images x cells of each table; settings that are compared stand side by side and have the same images."""
     found: dict[str, pd.DataFrame] = {n: cell.scores[n] for n in ("fidelity", "robustness") if n in cell.scores}
     targets = {t: cell.scores[t] for t in TARGETS if t in cell.scores}
     if targets and cell.label_explained:
@@ -259,10 +263,11 @@ def frames(cell: Cell) -> dict[str, pd.DataFrame]:
 
 
 def _beside(parts: Mapping[str, pd.DataFrame], level: str) -> pd.DataFrame:
+    """Of the images that all settings have: runs of one setting may have more."""
     masked = {
         name: frame.loc[:, frame.columns.get_level_values("column").isin(MASKED)] for name, frame in parts.items()
     }
-    return pd.concat(masked, axis=1, names=[level])
+    return pd.concat(masked, axis=1, names=[level], join="inner")
 
 
 def _mean(variations: list[pd.DataFrame]) -> pd.DataFrame:
@@ -302,18 +307,25 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def long_table(table: pd.DataFrame, frame: pd.DataFrame, known: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per cell: value with its 95% interval, n images, rank among the methods (more is better), published."""
+    """One row per cell: value with its 95% interval, n images, rank among the methods (1 = best), published."""
     low, high = percentile_interval(table.iloc[1:])
     keys = [str(k) for k in table.columns.names]
     rows = table.columns.to_frame(index=False).assign(value=table.iloc[0].to_numpy(), ci_low=low, ci_high=high)
     rows = rows.assign(n=frame.notna().sum().reindex(table.columns).to_numpy())
-    rows["rank"] = rows.groupby(keys[:-1])["value"].rank(ascending=False)
+    rows["rank"] = _ranks(rows, "value", keys[:-1])
     if known is not None:
         known = known.rename(columns={"printed": "published"})
-        known["published_rank"] = known.groupby(keys[:-1])["published"].rank(ascending=False)
+        known["published_rank"] = _ranks(known, "published", keys[:-1])
         rows = rows.merge(known, how="left", on=keys)
     place = {name: k for k, name in enumerate([*TARGETS, CLEAN, *TRANSFORMS, *COLUMNS, *METHODS])}
     return rows.sort_values(keys, key=lambda s: s.map(place).fillna(len(place)), kind="stable", ignore_index=True)
+
+
+def _ranks(rows: pd.DataFrame, value: str, within: list[str]) -> pd.Series:
+    """1 = best by the metric's direction; equal ones share the mean rank."""
+    lower = [n for n, c in COLUMNS.items() if c.scale > 0 and direction_of(c.metric, c.modes[0]) == "lower"]
+    better = rows[value].mask(rows["metric"].isin(lower), -rows[value])
+    return better.groupby([rows[key] for key in within]).rank(ascending=False)
 
 
 def numbered_tables(cell: Cell, draws: int = DRAWS) -> dict[str, pd.DataFrame]:
@@ -470,13 +482,19 @@ def _columns_of(key: str) -> list[str]:
 
 
 def _listed(specs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
-    """name -> `parameter=value, ..`; where runs differ, all of them."""
-    found: dict[str, dict[str, None]] = {}
+    """name -> `parameter=value, ..`; where runs differ, all of them; the targets of equal ones in one place."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for name, spec in specs:
         said = {**spec, "step": "pixels / 28"} if "step" in spec and spec["step"] is None else spec
-        text = ", ".join(f"{k}={v}" for k, v in said.items() if k not in ("_target_", "direction"))
-        found.setdefault(name, {})[text] = None
-    return {name: " | ".join(texts) for name, texts in found.items()}
+        text = ", ".join(f"{k}={v}" for k, v in said.items() if k not in ("_target_", "direction", "target"))
+        found.setdefault(name, {}).setdefault(text, {})[str(spec.get("target", ""))] = None
+    listed = {}
+    for name, texts in found.items():
+        explained = {text: "/".join(filter(None, targets)) for text, targets in texts.items()}
+        listed[name] = " | ".join(
+            ", ".join(filter(None, [text, targets and f"target={targets}"])) for text, targets in explained.items()
+        )
+    return listed
 
 
 TITLES = {
@@ -486,6 +504,26 @@ TITLES = {
     "table4": "Table 4: fidelity under transforms, mean over their variations",
     "controls": "Controls: AI, ADb, AG with all maps equally bright",
 }
+
+
+FRAMES = {"table2": "targets", "table3": "robustness", "table4": "transforms"}  # others rest on fidelity
+
+
+def constant_maps(name: str, cell: Cell) -> list[str]:
+    """`LIME 3 of 20`, ..: how many of the maps behind a table are constant."""
+    images = frames(cell)[FRAMES.get(name, "fidelity")].index
+    settings = settings_of(name, cell)
+    if name == "table4":
+        settings = [CLEAN, *(s for own in cell.variations().values() for s in own)]
+    flat: Counter[str] = Counter()
+    every: Counter[str] = Counter()
+    for setting in filter(cell.scores.__contains__, settings):
+        scored = cell.scores[setting].notna().T.groupby(level="method").any().T
+        for method, own in scored[scored.index.isin(images)].items():
+            there = own.index[own]
+            every[str(method)] += len(there)
+            flat[str(method)] += len(cell.constant.get((setting, str(method)), frozenset()).intersection(there))
+    return [f"{LABELS.get(m, m)} {n} of {every[m]}" for m, n in flat.items() if n]
 
 
 def page(name: str, table: pd.DataFrame, cell: Cell, how: Mapping[str, Mapping[str, str]]) -> str:
@@ -499,6 +537,8 @@ def page(name: str, table: pd.DataFrame, cell: Cell, how: Mapping[str, Mapping[s
     lines += [
         f"- {LABELS.get(m, m)}: {how['methods'][m]}" for m in dict.fromkeys(table["method"]) if m in how["methods"]
     ]
+    flat = constant_maps(name, cell)
+    lines += [f"- Constant maps, all 0 after min-max; flagged, scores kept: {', '.join(flat)}"] if flat else []
     lines += [
         "",
         "| method | n | budget | " + " | ".join(" ".join(c) for c in columns) + " |",
