@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from salrun.build import OF_METHOD, OF_METRIC
 from salrun.errors import SalrunError, near, unknown
@@ -22,6 +23,9 @@ from salrun.registry import PLUGINS, conf_dir, load_plugins, names
 from salrun.rng import Draws
 from salrun.types import FLAGS, Fitted, Method, Metric, Scene, Score
 from salrun.views import map_flags, view
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,21 @@ def list_metrics() -> dict[str, str]:
     return {n: about for n, about in names("metrics").items() if "/" not in n}
 
 
+def _ordinary(function: Callable[P, R]) -> Callable[P, R]:
+    """The function outside torch.inference_mode(), where no gradient can be taken, on copies of what was made in it."""
+
+    @wraps(function)
+    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False):
+            copied: Any = tree_map_only(Tensor, lambda t: t.clone() if t.is_inference() else t, (args, kwargs))
+            return function(*copied[0], **copied[1])
+
+    return outside
+
+
+@_ordinary
 def explain(
     model: nn.Module,
     images: Tensor,
@@ -69,12 +88,13 @@ def explain(
     images are given as the module wants them). The module is left as found.
     """
     part = _method(method, options)
-    with _borrowed(model, mean, std, layer, images) as classifier:
+    with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
         target = _targets(classifier, images, targets)
         fitted = _fitted(part, classifier, background, layer, masks, roles, chunk)
         return part(classifier, images, target, _draws(seed, ids, images), fitted).detach()
 
 
+@_ordinary
 def evaluate(
     model: nn.Module,
     images: Tensor,
@@ -105,7 +125,7 @@ def evaluate(
     if maps.shape[0] != images.shape[0] or maps.shape[2:] != images.shape[2:]:
         raise SalrunError(f"maps of shape {tuple(maps.shape)} do not fit images {tuple(images.shape)}")
     chosen = None if "raw" in part.needs else _view(view or default_view)
-    with _borrowed(model, mean, std, layer, images) as classifier:
+    with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
         target = _targets(classifier, images, targets)
         draws = _draws(seed, ids, images)
         again = None
@@ -131,7 +151,7 @@ def evaluate(
         scene = Scene(classifier, images, target, target, draws, masks or {}, roles or {}, again, other, chunk=chunk)
         score = part(chosen(maps) if chosen else maps, scene)
     flags = map_flags(maps)
-    if isinstance(score, Score):
+    if not isinstance(score, dict):
         return _scores(score, flags)
     variants = {name: _scores(s, flags) for name, s in score.items()}
     first = next(iter(variants.values()))
@@ -211,7 +231,10 @@ def _targets(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] 
             return model(images).argmax(1)
     if isinstance(targets, int):
         targets = [targets] * len(images)
-    target = torch.as_tensor(targets, dtype=torch.int64, device=images.device)
+    target = torch.as_tensor(targets, device=images.device)
+    if target.is_floating_point():
+        raise SalrunError(f"targets are numbers of classes, got {target.dtype}")
+    target = target.to(torch.int64)
     if target.shape != (len(images),):
         raise SalrunError(f"{len(images)} images need {len(images)} targets, got {tuple(target.shape)}")
     return target
@@ -251,9 +274,10 @@ def _borrowed(
         classifier = model
     else:
         classifier = Classifier(model, mean, std, find_layers(model), type(model).__name__).to(images.device)
+    layers = classifier.layers
     if layer is not None:
         classifier.layer(layer)
-        classifier.layers = {**classifier.layers, "cam": layer, "iba": layer}
+        classifier.layers = {**layers, "cam": layer, "iba": layer}
     try:
         model.eval()
         for parameter in frozen:
@@ -264,4 +288,27 @@ def _borrowed(
             module.training = mode
         for parameter, flag in frozen.items():
             parameter.requires_grad_(flag)
+        classifier.layers = layers
         classifier.forget()
+
+
+@contextmanager
+def _blamed(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] | int | None) -> Iterator[None]:
+    """What torch says of images and targets that do not fit the module, in words for the caller."""
+    if not images.is_floating_point():
+        raise SalrunError(f"images must be floats, got {images.dtype}: images.float() / 255, say")
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as fault:
+        weights = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        if weights and images.dtype not in weights:
+            wanted = ", ".join(sorted(map(str, weights)))
+            raise SalrunError(f"images are {images.dtype}, the model's weights {wanted}: {fault}") from fault
+        asked = torch.as_tensor([] if targets is None else targets).flatten().tolist()
+        with suppress(RuntimeError), torch.no_grad():
+            classes = model(images[:1]).shape[-1]
+            if any(not 0 <= c < classes for c in asked):
+                raise SalrunError(f"targets must be classes 0 to {classes - 1} of the model, got {asked}") from fault
+        raise

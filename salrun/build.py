@@ -118,7 +118,7 @@ class Cell:
 
 def check(cfg: DictConfig) -> dict[str, Any]:
     """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
-    _check_scale(cfg)
+    _check_switches(cfg)
     OmegaConf.update(cfg, "data_root", os.path.expanduser(str(cfg.data_root)), force_add=True)
     OmegaConf.update(cfg, "cache_dir", os.path.expanduser(str(cfg.cache_dir)), force_add=True)
     try:
@@ -154,6 +154,8 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         _check_part(spec, f"metrics.{name}", OF_METRIC, selected=config["metrics"])
         for variant, changes in _mapping(spec.get("variants"), f"metrics.{name}.variants").items():
             where = f"metrics.{name}.variants.{variant}"
+            if not isinstance(variant, str) or not variant:
+                raise SalrunError(f"{where}: the name of a variant must be text, got {variant!r}: quote it")
             merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
             check_parameters(spec["_target_"], merged, where, OF_METRIC)
     return config
@@ -165,10 +167,13 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return value or {}
 
 
-def _check_scale(cfg: DictConfig) -> None:
-    scale = OmegaConf.to_container(cfg, resolve=False).get("scale")  # type: ignore[union-attr]
-    if scale not in SCALES:
-        raise SalrunError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}{near(str(scale), SCALES)}")
+def _check_switches(cfg: DictConfig) -> None:
+    """What other settings are looked up by: the scale, and the reading where the experiment has several."""
+    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
+    for key, known in (("scale", SCALES), ("reading", plain.get("readings"))):
+        value = plain.get(key)
+        if isinstance(known, tuple | dict) and value not in tuple(known):
+            raise SalrunError(f"{key} must be one of {', '.join(known)}, got {value!r}{near(str(value), known)}")
 
 
 def _check_part(spec: Any, where: str, reserved: tuple[str, ...] = (), selected: Mapping[str, Any] = {}) -> None:
@@ -251,6 +256,12 @@ def _check_capabilities(cell: Cell) -> None:
             raise SalrunError(
                 f"metrics.{metric.name}: the fixed explainer '{fixed}' is not one of the run's methods "
                 f"({', '.join(known)}): add it to 'methods=[...]'"
+            )
+        views = {part.view.name for part in cell.methods}
+        if fixed is not None and metric.view == "method" and len(views) > 1:
+            raise SalrunError(
+                f"metrics.{metric.name}: maps of the fixed explainer '{fixed}' can be compared in one view only, and "
+                f"the methods have several ({', '.join(sorted(views))}): set metrics.{metric.name}.view=minmax"
             )
         others = {*cell.others, "model"}
         named = [getattr(metric.metric, "of", "model"), *metric.metric.reads()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from salrun import papers
 from salrun.build import Cell, MetricPart, build
+from salrun.errors import SalrunError
 from salrun.files import write_atomic
 from salrun.logbook import Logbook, code_of, own_settings
 from salrun.mapfiles import write_maps
@@ -25,6 +26,7 @@ from salrun.plan import Line, Plan, plan
 from salrun.report import write_report
 from salrun.stages import Result, Stages, Tile, tiles
 from salrun.tables import score_rows, variant_name, write_csv, write_scores
+from salrun.views import NamedView
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
         cell = build(config)
         with book.stage("data"):
             work = tiles(cell.dataset.explained(), cell.tile, cell.shard)
+            check_groups(cell, work)
         if config["plan"]:
             with book.stage("plan"):
                 print(preview(cell, work).table())
@@ -73,6 +76,20 @@ def run(config: dict[str, Any], out: Path, command: str = "") -> Path:
     link_latest(out)
     tell(out, claims)
     return out
+
+
+def check_groups(cell: Cell, work: list[Tile]) -> None:
+    """A view that clips by group sees one tile at a time: every tile must be a whole group."""
+    views = [part.view for part in cell.methods] + [m.view for m in cell.metrics if isinstance(m.view, NamedView)]
+    clipping = next((view.name for view in views if view.needs_clip), None)
+    if clipping is None:
+        return
+    sizes = Counter(cell.dataset.groups_of(cell.dataset.explained()))
+    for tile in work:
+        inside = Counter(cell.dataset.groups_of(tile.ids))
+        if len(inside) > 1 or any(n < sizes[group] for group, n in inside.items()):
+            wanted = sizes.most_common(1)[0][1] if len(set(sizes.values())) == 1 else "<images per group>"
+            raise SalrunError(f"view '{clipping}' clips by group, so a tile must be a whole group: set tile={wanted}")
 
 
 def settle_numerics(config: dict[str, Any]) -> None:
@@ -178,12 +195,15 @@ def model_table(cell: Cell, obtained: dict[str, Obtained]) -> pd.DataFrame:
     rows = []
     for name, found in obtained.items():
         check = found.verification
-        own = {"experiment": cell.name, "model": found.classifier.name if name == "model" else name, "seed": cell.seed}
+        title = found.classifier.name if name == "model" else name
+        own = {"experiment": cell.name, "dataset": cell.dataset.name, "model": title, "seed": cell.seed}
         own |= {"source": found.source, "verified": check.passed if check.gate else None}
         rows.append({**own, "what": "accuracy", "group": "(all)", "value": check.accuracy})
         rows += [{**own, "what": "accuracy", "group": g, "value": v} for g, v in check.groups.items()]
         rows += [{**own, "what": "flips", "group": g, "value": v} for g, v in check.flips.items()]
         rows += [{**own, "what": "confidence", "group": g, "value": v} for g, v in check.confidence.items()]
+        if "pgd_accuracy" in found.card:
+            rows.append({**own, "what": "accuracy under attack", "group": "(all)", "value": found.card["pgd_accuracy"]})
     return pd.DataFrame(rows)
 
 
@@ -213,6 +233,7 @@ def facts(cell: Cell, obtained: dict[str, Obtained], command: str) -> dict[str, 
                 **m.config,
                 "view": m.view_name,
                 "direction": m.metric.direction,
+                **({"turned": sorted(m.metric.turned)} if m.metric.turned else {}),
             }
             for m in cell.metrics
         },

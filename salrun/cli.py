@@ -25,7 +25,7 @@ VERBS = {
     "status": "what is done, running, failed, missing: salrun status [outputs/...]",
     "collect": "join runs into one: salrun collect RUNS... -o outputs/<paper>/<name>",
     "report": "write report.html of one run, or one for several: salrun report RUNS...",
-    "reliability": "are the metrics reliable here? salrun reliability RUNS...",
+    "reliability": "are the metrics reliable here? salrun reliability RUNS... [draws=N] [nan_to_zero=true]",
     "cache": "what the store holds: salrun cache [clear [STAGE]]",
 }
 

@@ -48,7 +48,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
         book.facts["deviations"] += [f"missing: {m}" for m in missing]
         with book.stage("tables"):
             write_scores(out / "tables", *join(whole))
-            tables = [pd.read_csv(r / "tables" / "model.csv") for r in whole if (r / "tables" / "model.csv").exists()]
+            tables = [_accuracies(r) for r in whole if (r / "tables" / "model.csv").exists()]
             if tables:
                 write_csv(out / "tables" / "model.csv", pd.concat(tables, ignore_index=True).drop_duplicates())
         with book.stage("figures and claims"):
@@ -67,7 +67,10 @@ def _newest(runs: list[Path], facts: dict[Path, dict[str, Any]]) -> list[Path]:
     """Of runs of the same cell the newest (later ones are listed later)."""
     chosen: dict[tuple, Path] = {}
     for run in sorted(runs, key=lambda r: facts[r].get("started", "")):
-        chosen[_cell(facts[run])] = run
+        cell = (*_cell(facts[run]), *sorted({dataset for _, dataset, *_ in _cells_of(run)}))
+        if cell in chosen:
+            print(f"left out: {chosen[cell]} (there is a newer run of the same cell)")
+        chosen[cell] = run
     return list(chosen.values())
 
 
@@ -96,6 +99,15 @@ def _cells_of(run: Path) -> list[tuple]:
     return list(
         pd.read_parquet(run / "tables" / "summary.parquet", columns=CELL).drop_duplicates().itertuples(False, None)
     )
+
+
+def _accuracies(run: Path) -> pd.DataFrame:
+    """A run's model.csv; older ones do not name the data set, which tells models on different backgrounds apart."""
+    table = pd.read_csv(run / "tables" / "model.csv")
+    datasets = {dataset for _, dataset, *_ in _cells_of(run)}
+    if "dataset" not in table and len(datasets) == 1:
+        table.insert(1, "dataset", datasets.pop())
+    return table
 
 
 def _difference(one: Path, other: Path, facts: dict[Path, dict[str, Any]]) -> str:

@@ -138,7 +138,7 @@ def code_of(config: dict[str, Any]) -> str:
 
 def own_settings(command: str) -> list[str]:
     """What a command line changes of an experiment's parts, as deviations."""
-    parts = ("methods", "metrics", "dataset", "model", "budget", "target", "others")
+    parts = ("methods", "metrics", "dataset", "model", "budget", "target", "others", "reading", "choices")
     words = [w.strip("'").lstrip("+~") for w in command.split()[1:]]
     return [f"set on the command line: {w}" for w in words if w.partition("=")[0].partition(".")[0] in parts]
 

@@ -38,6 +38,11 @@ class Tile:
 def tiles(ids: Sequence[str], size: int, shard: tuple[int, int] = (0, 1)) -> list[Tile]:
     """Cut the explained images into tiles of `size`; shard i of n takes every n-th tile."""
     cut = [Tile(k // size, tuple(ids[k : k + size])) for k in range(0, len(ids), size)]
+    if shard[0] >= len(cut):
+        raise SalrunError(
+            f"shard={shard[0]}/{shard[1]} is empty: {len(ids)} images are {len(cut)} tiles of {size}; take "
+            f"fewer shards, or smaller tiles (tile=)"
+        )
     return cut[shard[0] :: shard[1]]
 
 
@@ -249,7 +254,10 @@ class Stages:
         scene, plane = self.scene(result, part, view, raw)
         scores = metric.metric(plane, scene)
         named = scores if isinstance(scores, dict) else {"": scores}
-        named = {name: without_nan_maps(score, map_flags(raw)) for name, score in named.items()}
+        try:
+            named = {name: without_nan_maps(score, map_flags(raw)) for name, score in named.items()}
+        except SalrunError as fault:
+            raise SalrunError(f"metrics.{metric.name}: {fault}") from fault
         self.computed["scores"] += 1
         self.cell.store.write("scores", key, *_pack(named))
         return named
@@ -258,7 +266,10 @@ class Stages:
         """One scene and plane for all metrics that read the same view of the same method's maps: they share work."""
         slot = (result.tile.index, part.name, view.name if view else None)
         if self._scene is None or self._scene[0] != slot:
-            plane = raw if view is None else self.plane(view, raw, result.batch.group)
+            try:
+                plane = raw if view is None else self.plane(view, raw, result.batch.group)
+            except SalrunError as fault:
+                raise SalrunError(f"method '{part.name}': {fault}") from fault
             self._scene = (slot, self._new_scene(result, part, view), plane)
         return self._scene[1], self._scene[2]
 
@@ -318,6 +329,9 @@ class Stages:
 
 def without_nan_maps(score: Score, flags: Tensor) -> Score:
     """NaN maps have no score, whatever the metric made of them; other flags of the map fill an `ok`."""
+    if not isinstance(score, Score) or not score.value.shape == score.flag.shape == flags.shape:
+        got = f"values {tuple(score.value.shape)}" if isinstance(score, Score) else f"a {type(score).__name__}"
+        raise SalrunError(f"a metric must return a Score, a value and a flag for each of {len(flags)} maps, got {got}")
     flags = flags.to(score.flag.device)
     broken = flags == NAN_MAP
     value = score.value.masked_fill(broken, torch.nan)

@@ -153,6 +153,7 @@ class Metric:
     """
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    turned: ClassVar[frozenset[str]] = frozenset()  # of its named scores, those that are better the other way
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
     chance: ClassVar[float | None] = None
     needs: ClassVar[frozenset[str]] = frozenset()  # of: model masks explain raw other_map

@@ -6,8 +6,9 @@ import datetime
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, unknown
 
 
 def check(words: list[str]) -> int:
@@ -43,17 +44,21 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
+def _output(words: list[str], missing: str) -> tuple[Path | None, list[str]]:
+    """What follows -o, and the words without both."""
+    if "-o" not in words:
+        return None, words
+    at = words.index("-o")
+    if at + 1 >= len(words):
+        raise SalrunError(f"salrun {missing}")
+    return Path(words[at + 1]), words[:at] + words[at + 2 :]
+
+
 def collect(words: list[str]) -> int:
     """Join runs into the layout of one run, with the figures and claims that span them."""
     from salrun.collecting import collect_runs
 
-    out: Path | None = None
-    if "-o" in words:
-        at = words.index("-o")
-        if at + 1 >= len(words):
-            raise SalrunError("salrun collect: -o needs a folder")
-        out = Path(words[at + 1])
-        words = words[:at] + words[at + 2 :]
+    out, words = _output(words, "collect: -o needs a folder")
     if not words:
         raise SalrunError("salrun collect needs runs: salrun collect outputs/smerf_*/latest -o outputs/smerf/all")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -65,11 +70,8 @@ def report(words: list[str]) -> int:
     from salrun.report import write_joint_report, write_report
     from salrun.tables import runs_below
 
-    out = Path("outputs") / "report.html"
-    if "-o" in words:
-        at = words.index("-o")
-        out = Path(words[at + 1])
-        words = words[:at] + words[at + 2 :]
+    out, words = _output(words, "report: -o needs a file")
+    out = out or Path("outputs") / "report.html"
     if not words:
         raise SalrunError("salrun report needs runs: salrun report outputs/smerf_simple_fr/latest")
     runs = runs_below([Path(w).resolve() for w in words])
@@ -82,11 +84,31 @@ def reliability(words: list[str]) -> int:
     from salrun.stats.report import reliability_report
     from salrun.tables import runs_below
 
-    if not words:
+    given = [w for w in words if "=" in w and not Path(w).exists()]
+    paths = [Path(w).resolve() for w in words if w not in given]
+    if not paths:
         raise SalrunError("salrun reliability needs runs: salrun reliability outputs/<experiment>/latest")
-    runs = runs_below([Path(w).resolve() for w in words])
-    print(reliability_report(runs, runs[-1] / "reliability"))
+    settings = _reliability_settings(given)
+    runs = runs_below(paths)
+    print(reliability_report(runs, runs[-1] / "reliability", **settings))
     return 0
+
+
+def _reliability_settings(words: list[str]) -> dict[str, Any]:
+    """`draws=10000 test=wilcoxon nan_to_zero=false` as values."""
+    from salrun.stats.ranks import TESTS
+
+    allowed = {"draws": "a number of at least 1", "test": " or ".join(TESTS), "nan_to_zero": "true or false"}
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        if key not in allowed:
+            raise unknown("setting", key, allowed, "salrun reliability")
+        read = {"true": True, "false": False} if key == "nan_to_zero" else {name: name for name in TESTS}
+        values[key] = int(text) if key == "draws" and text.isdecimal() else read.get(text)
+        if not values[key] and values[key] is not False:
+            raise SalrunError(f"salrun reliability: {key} must be {allowed[key]}, got '{text}'")
+    return values
 
 
 def cache(words: list[str]) -> int:

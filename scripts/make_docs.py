@@ -28,7 +28,7 @@ PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
 
 
 def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> list[Path]:
-    """Copy what lasts of a run: summary, claims, models, the paper's tables, and run.json without its machine.
+    """Copy what lasts of a run: summary, claims, models, reliability, the paper's tables, run.json without its machine.
 
     Of the figures only those named: pictures of most data sets are not ours to publish.
     """
@@ -36,6 +36,7 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     tables = [run / "tables" / "summary.csv", run / "tables" / "model.csv", run / "claims.csv"]
+    tables += [run / "reliability" / "reliability.csv", run / "reliability" / "agreement.csv"]
     for path in [*tables, *sorted((run / "tables").glob("*_*.csv"))]:
         if path.is_file():
             made.append(folder / path.name)
@@ -139,17 +140,14 @@ def readings(folder: Path) -> str:
 def accuracy(folder: Path) -> str:
     """Accuracy of every model: overall and in its worst group."""
     table = _read(folder, "model.csv", dtype={"group": str}).query("what == 'accuracy'")
+    keys = [key for key in ("experiment", "dataset", "model", "seed") if key in table]
     rows = []
-    for (experiment, model, seed), part in table.groupby(["experiment", "model", "seed"], sort=False):
+    for cell, part in table.groupby(keys, sort=False):
         overall = part.loc[part["group"] == "(all)", "value"]
         groups = part[part["group"] != "(all)"].sort_values("value")
         worst = f"{groups['value'].iloc[0]:.3f} ({groups['group'].iloc[0]})" if len(groups) else ""
-        rows.append(
-            (experiment, model, seed, float(overall.iloc[0]), worst, part["source"].iloc[0], part["verified"].iloc[0])
-        )
-    return markdown(
-        pd.DataFrame(rows, columns=["experiment", "model", "seed", "accuracy", "worst group", "weights", "verified"])
-    )
+        rows.append((*cell, float(overall.iloc[0]), worst, part["source"].iloc[0], part["verified"].iloc[0]))
+    return markdown(pd.DataFrame(rows, columns=[*keys, "accuracy", "worst group", "weights", "verified"]))
 
 
 def pools(folder: Path, metric: str, mode: str = "code") -> str:
@@ -237,6 +235,18 @@ def brightness(folder: Path) -> str:
     return markdown(wide.reindex(first.set_index(keys).index.unique()).fillna("").reset_index())
 
 
+def subsets(folder: Path, metric: str, quantity: str, perturbation: str = "mean") -> str:
+    """Tomsett: a metric's mean by subset of the images (all, low confidence, each class) and method."""
+    data = _read(folder, "tomsett_subsets.csv").query(
+        "metric == @metric and quantity == @quantity and perturbation == @perturbation"
+    )
+    first = data[data["seed"] == data["seed"].min()]
+    wide = first.pivot(index=["subset", "images"], columns="method", values="value")
+    order = first.drop_duplicates(["subset", "images"]).set_index(["subset", "images"]).index
+    wide = wide.reindex(index=order, columns=first["method"].unique())
+    return markdown(wide.reset_index())
+
+
 def table(folder: Path, name: str, *columns: str) -> str:
     """Any committed CSV, or some of its columns."""
     data = _read(folder, name)
@@ -255,7 +265,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     f.__name__: f
     for f in (
         *(provenance, commands, accuracy, checkpoints, table, page),
-        *(claims, readings, verdicts, pools, brightness),
+        *(claims, readings, verdicts, pools, brightness, subsets),
     )
 }
 

@@ -5,15 +5,17 @@
     python scripts/reproduce.py tomsett --seed 0 --seed 1 --seed 2 -- device=cuda
     python scripts/reproduce.py zhang --scale laptop --group cifar10
 
-A run counts as done if its command was the same. `--also` repeats all experiments under one more override; what stands
-after `--` goes to every run. The joint tables, figures and verdicts are in outputs/<paper>/<scale>; zhang's, which are
-about one model each, in outputs/zhang/<scale>/<group>.
+A run counts as done if its command was the same. smerf's other conditions (noise, real backgrounds, adversarial
+training) are run where their models are shipped; `--also` repeats all experiments under one more override, training
+what is not there. What stands after `--` goes to every run. The joint tables, figures and verdicts are in
+outputs/<paper>/<scale>; zhang's, which are about one model each, in outputs/zhang/<scale>/<group>.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -40,9 +42,13 @@ MODELS = {  # groups of runs: each is run and collected on its own
         "cifar10": "dataset=cifar10 model=tomsett_cnn",
     }
 }
+CHECKPOINTS = Path(__file__).resolve().parents[1] / "salrun" / "papers" / "smerf" / "checkpoints"
+CONDITIONS = {"noise": "background=noise", "places": "background=places", "pgd": "training=pgd"}
 ONE_PASS = "methods=[zhang/fake_cam,zhang/gradient,zhang/guided_backprop,zhang/grad_cam,zhang/grad_cam_pp]"
 WITH_IG = ONE_PASS.replace("zhang/guided", "zhang/integrated_gradients,zhang/guided") + " budget.ig_steps.laptop=20"
 FEWER = "budget.rise_masks.laptop=250 budget.lime_samples.laptop=150 methods.iba.copies=5"
+# LIME's quickshift finds a single superpixel in half of the pictures of 32x32 pixels
+SMALL = f"budget.ig_steps.laptop=20 {FEWER} methods.lime.segmentation=slic"
 DEAR = f"name=zhang_fidelity_dear methods=[zhang/score_cam,zhang/rise,zhang/lime,zhang/iba] {FEWER}"
 COARSE = "metrics.insertion.step=3584 metrics.deletion.step=3584"  # 14 steps, of 32x32 pixels too:
 COARSE_32 = "metrics.insertion.step=74 metrics.deletion.step=74"
@@ -61,11 +67,11 @@ LAPTOP = {  # what two cores can do in two hours: dear methods on fewer images, 
         f"zhang_transforms dataset.n_explained=10 {ONE_PASS} {COARSE}",
     ],
     "cifar10": [
-        f"zhang_fidelity dataset.n_explained=500 budget.ig_steps.laptop=20 {FEWER} {COARSE_32} {GROUPS}",
-        f"zhang_targets target=predicted dataset.n_explained=100 budget.ig_steps.laptop=20 {FEWER} {COARSE_32}",
-        f"zhang_targets target=least_probable dataset.n_explained=100 budget.ig_steps.laptop=20 {FEWER} {COARSE_32}",
-        f"zhang_robustness dataset.n_explained=20 budget.ig_steps.laptop=20 {FEWER}",
-        f"zhang_transforms dataset.n_explained=12 budget.ig_steps.laptop=20 {FEWER} {COARSE_32}",
+        f"zhang_fidelity dataset.n_explained=500 {SMALL} {COARSE_32} {GROUPS}",
+        f"zhang_targets target=predicted dataset.n_explained=100 {SMALL} {COARSE_32}",
+        f"zhang_targets target=least_probable dataset.n_explained=100 {SMALL} {COARSE_32}",
+        f"zhang_robustness dataset.n_explained=20 {SMALL}",
+        f"zhang_transforms dataset.n_explained=12 {SMALL} {COARSE_32}",
     ],
 }
 
@@ -88,7 +94,29 @@ def wanted(
             name, *own = line.split()
             for seed in seeds:
                 jobs.append([f"+experiment={name}", f"scale={scale}", f"seed={seed}", *own, *condition, *more])
+    # Shipped models are of seed 0; intervals over several seeds need the same runs of each.
+    for name, override in shipped_conditions() if paper == "smerf" and seeds == [0] else ():
+        if override == CONDITIONS["places"] and not (data_root(more) / "places").is_dir():
+            print(f"left out: {name} {override}: no pictures in {data_root(more) / 'places'}")
+        elif override not in also:
+            jobs.append([f"+experiment={name}", f"scale={scale}", "seed=0", override, *more])
     return jobs
+
+
+def shipped_conditions() -> list[tuple[str, str]]:
+    """smerf's experiments under other conditions whose models are shipped: (experiment, override)."""
+    return [
+        (name, override)
+        for condition, override in CONDITIONS.items()
+        for name in EXPERIMENTS["smerf"]
+        if (CHECKPOINTS / f"{name.replace('_', '-', 1)}-{condition}.safetensors").is_file()
+    ]
+
+
+def data_root(more: list[str]) -> Path:
+    """Where the runs will look for data."""
+    given = [word.partition("=")[2] for word in more if word.startswith("data_root=")]
+    return Path([os.environ.get("SALRUN_DATA") or "~/.cache/salrun/data", *given][-1]).expanduser()
 
 
 def done(job: list[str]) -> Path | None:

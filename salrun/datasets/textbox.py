@@ -21,6 +21,7 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
+from salrun.datasets.pictures import read_pictures
 from salrun.errors import SalrunError, unknown
 from salrun.rng import Draws, to_integer
 from salrun.types import NEUTRAL, PRIMARY, SECONDARY, Batch
@@ -103,9 +104,10 @@ class TextBox:
 
     @property
     def name(self) -> str:
-        """`textbox`, with what differs from the paper's main condition: `textbox_noise`, `textbox_code`."""
+        """`textbox`, with what differs from the main condition: `textbox_noise`, `textbox_strict`, `textbox_code`."""
         backdrop = "" if self.background == "black" else f"_{self.background}"
-        return f"textbox{backdrop}{'_code' if self.labels == 'code' else ''}"
+        placement = "" if self.placement == "code" else f"_{self.placement}"
+        return f"textbox{backdrop}{placement}{'_code' if self.labels == 'code' else ''}"
 
     def __post_init__(self) -> None:
         self.shape = (3, self.size, self.size)
@@ -371,13 +373,12 @@ class TextBox:
                 f"background=places needs at least {max(PLACES) + 1} pictures, found {len(files)} in {folder}; put "
                 f"pictures of one Places class (the paper: stadium/baseball) there, or set data_root / SALRUN_DATA"
             )
-        pool = []
-        for position in PLACES:
-            picture = (
-                Image.open(files[position]).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
-            )
-            pool.append(np.asarray(ImageEnhance.Brightness(picture).enhance(0.7)))
-        return torch.from_numpy(np.stack(pool)).permute(0, 3, 1, 2).contiguous()
+
+        def prepare(picture: Image.Image) -> Image.Image:
+            small = picture.resize((self.size, self.size), Image.Resampling.BICUBIC)
+            return ImageEnhance.Brightness(small).enhance(0.7)
+
+        return read_pictures([files[position] for position in PLACES], prepare)
 
 
 def int_or_str(bucket: str) -> tuple[int, str]:

@@ -99,7 +99,15 @@ class TinyImageNet(ImageDataset):
 
     @functools.cached_property
     def _imagenet(self) -> ImageNet:
-        return ImageNet(self.root)
+        """Whose classes the labels are; its pictures are not needed."""
+        imagenet, own = ImageNet(self.root), len(self.wnids)
+        lists = [imagenet.folder / name for name in ("classes.tsv", "LOC_synset_mapping.txt", "val")]
+        if not any(path.exists() for path in lists):
+            raise SalrunError(
+                f"the ImageNet labels of TinyImageNet's {own} classes need all thousand wnids: looked for "
+                f"{', '.join(map(str, lists))}; put classes.tsv there (index, wnid, name, in order of wnid)"
+            )
+        return imagenet
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]

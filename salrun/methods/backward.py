@@ -62,6 +62,7 @@ _MEMBERS = {
 _KINDS = {name: kind for kind, names in _MEMBERS.items() for name in names.split()}
 _VIEWS = ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "contiguous")
 _SIZED = ("view", "view_as", "reshape", "reshape_as", "expand", "expand_as", "unflatten", "squeeze", "repeat", "tile")
+_JOINED = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 _POINTWISE = ("scale", "add", "shape")  # what may lie between the image and its first layer
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -336,10 +337,12 @@ class Run(TorchFunctionMode):
     def _beside(self, op: Op) -> Any:
         """The operator's value for the reference.
 
-        A reference that all images share has one row and broadcasts. Reshaping may name the number of images, so there
-        it is spread out first, and gathered again where the copy was avoided (stride 0).
+        A reference that all images share has one row and broadcasts. Reshaping may name the number of images, and what
+        it is joined with may have as many rows (a class token), so there it is spread out first, and gathered again
+        where the copy was avoided (stride 0).
         """
-        if op.name not in _SIZED:
+        beside_constants = len(list(_tensors((op.args, op.kwargs)))) > len(op.operands)
+        if op.name not in _SIZED and not (op.name in _JOINED and beside_constants):
             return op.at(self.reference)
         spread = op.at(lambda t: self.reference(t).contiguous().expand(t.shape))
         return _map(spread, lambda v: v[:1] if v.stride(0) == 0 else v)

@@ -37,7 +37,7 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
         kept.clear()
         with suppress(_Reached):
             model(x[part])
-        return feature_maps(kept[0] if kept else None, layer, model)
+        return feature_maps(kept[0] if len(kept) == 1 else None, layer, model)
 
     handle = model.layer(layer).register_forward_hook(keep)
     try:
@@ -49,7 +49,11 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
 def feature_maps(output: object, layer: str, model: Classifier) -> Tensor:
     """The output of a layer, if that is what it should be."""
     if output is None:
-        raise SalrunError(f"layer '{layer}' of model '{model.name}' takes no part in its forward pass")
+        dotted = model.layers.get(layer, layer)
+        raise SalrunError(
+            f"layer '{dotted}' of model '{model.name}' has no maps to read: it must run once in a forward pass, and "
+            f"lead to the logits; give layer=<another of its modules>"
+        )
     if not isinstance(output, Tensor) or output.dim() != 4:
         what = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise SalrunError(f"layer '{layer}' of model '{model.name}' gives no feature maps (B, C, h, w), but {what}")

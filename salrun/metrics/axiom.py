@@ -26,6 +26,7 @@ class Completeness(Metric):
     """
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
+    turned: ClassVar[frozenset[str]] = frozenset({"complete"})
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
     needs: ClassVar[frozenset[str]] = frozenset({"raw", "model"})
     source: ClassVar[str] = "Sundararajan, Taly, Yan, ICML 2017"

@@ -31,8 +31,8 @@ def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: b
 
 def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
     """Fill `module` from `path`, all keys and shapes matching, and return the card. Refuses damage and mismatch."""
-    card = read_card(path)
     body = read_safetensors(path)
+    card = read_card(path)
     if card.get("sha256") != digest(body):
         raise SalrunError(
             f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; delete or restore it"
@@ -46,10 +46,11 @@ def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
 
 
 def read_card(path: Path) -> dict[str, Any]:
+    beside = path.with_suffix(".json")
     try:
-        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        card = json.loads(beside.read_text(encoding="utf-8"))
     except OSError as fault:
-        raise SalrunError(f"checkpoint {path} has no card ({path.with_suffix('.json').name})") from fault
+        raise SalrunError(f"checkpoint {path} has no card beside it ({beside.name}, with its sha256)") from fault
     except ValueError as fault:
         raise SalrunError(f"the card of checkpoint {path} is not JSON: {fault}") from fault
     if not isinstance(card, dict):

@@ -166,10 +166,16 @@ class Classifier(nn.Module):
                 point = self.enter(x, space).detach().requires_grad_(True)
                 logits = self.head(point, space)
                 score = pick(logits, target)
-                # A later in-place ReLU would change the recorded output; what flows on is what CAM reads.
-                grads = torch.autograd.grad(score.sum(), [*kept, point] if to_input or not kept else kept)
+                # A later in-place ReLU would change the recorded output; what flows on is what CAM reads. A layer that
+                # runs twice or does not lead to the logits has no maps; the gradient at the input is what it ever is.
+                kept = [t for t in kept if isinstance(t, Tensor) and t.requires_grad] if len(kept) == 1 else []
+                wanted = [*kept, point] if to_input or not kept else kept
+                grads = torch.autograd.grad(score.sum(), wanted, allow_unused=True)
         finally:
             if handle is not None:
                 handle.remove()
+        if len(grads) > len(kept) and grads[-1] is None:
+            raise SalrunError(f"the logits of model '{self.name}' do not depend on the image")
         at_input = not_a_number(grads[-1], score) if len(grads) > len(kept) else None
-        return Pass(logits.detach(), at_input, kept[0].detach() if kept else None, grads[0] if kept else None)
+        of_layer = grads[0] if kept else None
+        return Pass(logits.detach(), at_input, None if of_layer is None else kept[0].detach(), of_layer)

@@ -42,4 +42,6 @@ class Pretrained:
     def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
         model = self.load(seed).to(device)
         card = {"weights": self.weights, "sha256": model.fingerprint}
-        return Obtained(model, verify_once(model, data, self.gate, device, store), card, self.source)
+        check = verify_once(model, data, self.gate, device, store)
+        short = [] if check.passed else [f"model {self.name} falls short of its gate on these images: {check.reason}"]
+        return Obtained(model, check, card, self.source, short)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from salrun.errors import SalrunError, unknown
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.cnn import glorot
-from salrun.models.training import History, Training, accuracy, attack, fit, pgd_attack
+from salrun.models.training import History, Loss, Training, accuracy, attack, fit, pgd_attack
 from salrun.models.verification import Verification, verify, verify_once
 from salrun.rng import Draws, generator
 from salrun.store import Store, key_of, source_of
@@ -69,8 +69,13 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.recipe not in self.recipes:
             raise unknown("recipe", self.recipe, self.recipes, "model.recipe")
-        if self.training not in ("plain", "pgd", "none"):
-            raise unknown("training", self.training, ("plain", "pgd", "none"), "model.training")
+        for what, value, known in (
+            ("training", self.training, ("plain", "pgd", "none")),
+            ("loss", self.loss, (None, *get_args(Loss))),
+            ("init", self.init, ("torch", "glorot")),
+        ):
+            if value not in known:
+                raise unknown(what, str(value), filter(None, known), f"model.{what}")
         if self.training == "pgd" and "pgd" not in self.recipes:
             raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add model.recipes.pgd")
 
@@ -139,8 +144,15 @@ class Recipe:
         return self._finish(model, data, store, device, card, "trained")
 
     def _key(self, identity: dict[str, Any], data: Any) -> str:
+        # A network's description does not tell what it starts from or which layers learn; its parameters do.
+        given = getattr(self.arch, "keywords", {})
         return key_of(
-            "model", identity=identity, data=data.fingerprint(), how=asdict(self.how()), source=source_of(self)
+            "model",
+            identity=identity,
+            arch={k: Path(v).name if isinstance(v, str) else v for k, v in given.items()},
+            data=data.fingerprint(),
+            how=asdict(self.how()),
+            source=source_of(self),
         )
 
     def at_hand(self, data: Any, seed: int, store: Store) -> bool:
@@ -202,7 +214,8 @@ class Recipe:
         if self.training == "pgd":
             plain = copy.copy(self)
             plain.training = "plain"
-            model = plain.obtain(data, seed, store, device).classifier
+            model = self.build(seed).to(device)  # the plain one is no longer to be trained
+            model.module.load_state_dict(plain.obtain(data, seed, store, device).classifier.module.state_dict())
             state = path.parent / f".{path.stem}.pgd.state"
             return model, fit(model, data, how, seed, device, state, f"{self.name} pgd")
         for start in range(how.restarts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 from torch import nn
 
@@ -44,15 +45,27 @@ def smerf_alexnet(classes: int = 2, dropout: float = 0.4) -> nn.Module:
     return nn.Sequential(layers)
 
 
-def smerf_vgg16(classes: int = 2, weights: str | None = "IMAGENET1K_V1") -> nn.Module:
-    """VGG-16's convolutions with their ImageNet weights, frozen, then dense 1024-512-256 on their global average.
+class Base(nn.Sequential):
+    """Convolutions that bring their weights; `about` says which, and whether they learn: it tells models apart."""
+
+    def __init__(self, layers: nn.Module, about: str) -> None:
+        super().__init__(*layers.children())
+        self.about = about
+
+    def extra_repr(self) -> str:
+        return self.about
+
+
+def smerf_vgg16(classes: int = 2, weights: str | None = "IMAGENET1K_V1", frozen: bool = True) -> nn.Module:
+    """VGG-16's convolutions with their ImageNet weights, `frozen`, then dense 1024-512-256 on their global average.
 
     The paper feeds images in [0, 1] without VGG's preprocessing to Keras' weights; torchvision's are others.
     """
     vgg = build("vgg16")
     if weights is not None:
         load_weights(vgg, "vgg16", weights)
-    features = vgg.get_submodule("features").requires_grad_(False)
+    about = f"{Path(weights).name if weights else 'random'} weights, {'frozen' if frozen else 'fine-tuned'}"
+    features = Base(vgg.get_submodule("features"), about).requires_grad_(not frozen)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         features=features, average=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten()
     )

@@ -102,7 +102,7 @@ def published_weights(name: str, which: str) -> dict[str, Tensor]:
         return torch.hub.load_state_dict_from_url(url, check_hash=True, weights_only=True, map_location="cpu")
     except (urllib.error.URLError, OSError, RuntimeError) as fault:
         raise SalrunError(
-            f"cannot download {url} ({fault}); fetch it elsewhere and give model.weights=<file>, "
+            f"cannot download {url} ({fault}); fetch it elsewhere and give its path as weights, "
             f"or put it into {torch.hub.get_dir()}/checkpoints"
         ) from fault
 

@@ -25,6 +25,8 @@ from salrun.tensorfile import load_state, save_state
 
 log = logging.getLogger(__name__)
 
+Loss = Literal["bce_logits", "cross_entropy", "keras_clipped"]
+
 
 class TrainingImages(Protocol):
     """What training reads: ids of a split, and (images, labels) of some ids; uint8 images are divided by 255."""
@@ -37,7 +39,7 @@ class TrainingImages(Protocol):
 class Training:
     """How a model is trained. Defaults are the SMERF paper's (section 3.3), without its restarts."""
 
-    loss: Literal["bce_logits", "cross_entropy", "keras_clipped"] = "bce_logits"
+    loss: Loss = "bce_logits"
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float = 1e-4
     weight_decay: float = 0.0

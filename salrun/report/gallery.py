@@ -31,6 +31,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from salrun.stats.reliability import Direction, direction_of
+
 MAX_IMAGES = 400  # beyond this nobody looks, and packing takes minutes
 MAX_SIDE = 112  # pixels; 224 is halved exactly
 LEVELS = (127, 31)  # the finer where it fits the budget
@@ -50,7 +52,7 @@ class Gallery:
     notes: list[str]
 
 
-def pack_gallery(run_dir: Path, directions: dict[str, str], budget: int) -> Gallery:
+def pack_gallery(run_dir: Path, directions: dict[str, Direction], budget: int) -> Gallery:
     """The run's maps in at most about `budget` characters. Raises BadMaps where there is nothing to show."""
     maps = run_dir / "maps"
     index, methods = _read_index(maps / "index.json")
@@ -242,7 +244,9 @@ class Scores:
         return deflate(values[..., None]), deflate(self.flags[..., None])
 
 
-def _scores(run_dir: Path, ids: list[str], methods: list[str], directions: dict[str, str], notes: list[str]) -> Scores:
+def _scores(
+    run_dir: Path, ids: list[str], methods: list[str], directions: dict[str, Direction], notes: list[str]
+) -> Scores:
     shape = len(methods) + 1, len(ids)
     path = run_dir / "tables" / "scores.parquet"
     columns = ["model", "seed", "image_id", "method", "metric", "variant", "value", "flag"]
@@ -261,11 +265,15 @@ def _scores(run_dir: Path, ids: list[str], methods: list[str], directions: dict[
         notes.append(f"The scores under the maps are those of model {model}, seed {seed}; the tables also have those of"
                      f" {len(cells) - 1} more.")  # fmt: skip
     names, _ = name_scores(scores)
-    keys = pd.DataFrame({"name": names, "metric": scores["metric"]}).drop_duplicates("name")
+    keys = pd.DataFrame({"name": names, "metric": scores["metric"], "variant": scores["variant"]})
+    keys = keys.drop_duplicates("name")
     several = keys["metric"].duplicated(keep=False)
     metrics = [
-        {"label": str(name if more else metric), "direction": str(directions.get(metric, "none"))}
-        for name, metric, more in zip(keys["name"], keys["metric"], several, strict=True)
+        {
+            "label": str(name if more else metric),
+            "direction": direction_of(metric, str(variant), directions) if metric in directions else "none",
+        }
+        for name, metric, variant, more in zip(keys["name"], keys["metric"], keys["variant"], several, strict=True)
     ]
     at = (
         pd.Index(keys["name"]).get_indexer(names),

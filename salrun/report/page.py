@@ -27,7 +27,7 @@ from markupsafe import Markup
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
 from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, name_scores, pack_gallery
-from salrun.stats.reliability import directions_in
+from salrun.stats.reliability import Direction, directions_in
 
 HERE = Path(__file__).parent
 MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
@@ -110,9 +110,9 @@ class Run:
         return all(passed) if passed else None
 
     @property
-    def directions(self) -> dict[str, str]:
+    def directions(self) -> dict[str, Direction]:
         """Which way each metric is better, where the run says so."""
-        return {metric: str(direction) for metric, direction in directions_in(self.info).items()}
+        return directions_in(self.info)
 
     @property
     def seconds(self) -> float | None:

@@ -29,20 +29,34 @@ LOWER = frozenset(
     }
 )
 NO_DIRECTION = frozenset({"confidence", "map_similarity"})
+TURNED = {"completeness": "complete"}  # a named score that is better the other way
+OPPOSITE: dict[str, Direction] = {"higher": "lower", "lower": "higher", "none": "none"}
 
 CELL = ["experiment", "dataset", "model", "seed"]
 
 
-def direction_of(metric: str) -> Direction:
-    """Which way a metric of that name points."""
-    return "lower" if metric in LOWER else "none" if metric in NO_DIRECTION else "higher"
+def direction_of(metric: str, variant: str = "", known: Mapping[str, Direction] | None = None) -> Direction:
+    """Which way a metric points, or one variant (`<config variant>/<score name>`) of it; `known`: what its run says."""
+    known = known or {}
+    parts = [metric, *filter(None, variant.partition(":")[0].split("/"))]
+    names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    if names[0] in known:
+        return known[names[0]]
+    fallback: Direction = "lower" if metric in LOWER else "none" if metric in NO_DIRECTION else "higher"
+    way = next((known[name] for name in names if name in known), fallback)
+    return OPPOSITE[way] if TURNED.get(metric) == parts[-1] else way
 
 
 def directions_in(run: Mapping[str, Any]) -> dict[str, Direction]:
-    """Which way each metric is better, where the run (its run.json) says so."""
+    """Which way each metric is better, where the run (its run.json) says so: by metric, variant, and score name."""
     metrics = run.get("metrics")
-    known = metrics.items() if isinstance(metrics, dict) else ()
-    return {key.split("/")[0]: m["direction"] for key, m in known if isinstance(m, dict) and "direction" in m}
+    found: dict[str, Direction] = {}
+    for key, m in metrics.items() if isinstance(metrics, dict) else ():
+        if isinstance(m, dict) and "direction" in m:
+            found[key] = m["direction"]
+            found.setdefault(key.split("/")[0], m["direction"])
+            found |= {f"{key}/{name}": OPPOSITE[m["direction"]] for name in m.get("turned", ())}
+    return found
 
 
 def aligned(scores: pd.DataFrame, direction: Direction) -> pd.DataFrame:
@@ -226,4 +240,5 @@ def agreement(ranks: pd.DataFrame, truth: pd.DataFrame) -> tuple[float, float]:
     a = a.where(both).rank(axis=1)
     b = b.where(both).rank(axis=1)
     within = a.corrwith(b, axis=1)
-    return float(within.mean()), float(a.mean().corr(b.mean(), method="spearman"))
+    orders = pd.DataFrame({"a": a.mean(), "b": b.mean()}).corr(method="spearman")  # unlike a Series', without warnings
+    return float(within.mean()), float(orders.loc["a", "b"])

@@ -74,7 +74,7 @@ def reliability(
     rows: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     cells: dict[tuple[object, ...], dict[str, tuple[pd.DataFrame, Direction]]] = {}
     for keys, matrix in wide(scores, nan_to_zero):
-        direction = ways.get(str(keys["metric"]), direction_of(str(keys["metric"])))
+        direction = direction_of(str(keys["metric"]), str(keys["variant"]), ways)
         if direction == "none" or matrix.shape[1] < 2 or _same_for_all(matrix):
             continue
         cell = tuple(keys[k] for k in CELL)
@@ -101,12 +101,18 @@ def reliability(
 _TABLES = ("reliability", "groups", "inter_method", "consistency", "comparisons", "ranks", "seeds", "agreement")
 
 
-def reliability_report(run_dirs: Sequence[Path], out_dir: Path, draws: int = DRAWS, nan_to_zero: bool = False) -> str:
+def reliability_report(
+    run_dirs: Sequence[Path],
+    out_dir: Path,
+    draws: int = DRAWS,
+    test: Test = "wilcoxon",
+    nan_to_zero: bool = False,
+) -> str:
     """Write every table of `reliability` as CSV into `out_dir` and say in words what they show."""
     directions: dict[str, Direction] = {}
     for run in run_dirs:
         directions |= directions_in(read_run(run)) if (run / "run.json").exists() else {}
-    tables = reliability(read_runs(run_dirs), directions, draws=draws, nan_to_zero=nan_to_zero)
+    tables = reliability(read_runs(run_dirs), directions, draws, test=test, nan_to_zero=nan_to_zero)
     if "reliability" not in tables:
         raise SalrunError("no metric of these runs scores two methods or more: there is nothing to compare")
     for name, table in tables.items():
@@ -144,7 +150,8 @@ def summary(tables: Mapping[str, pd.DataFrame]) -> str:
     if "agreement" in tables:
         lines += ["", "Agreement with the ground truth (Spearman between rankings of the methods):"]
         known = tables["agreement"].sort_values("within_images", ascending=False)
-        columns = ["metric", "truth", "alpha", "within_images", "on_average"]
+        several = [key for key in CELL if known[key].nunique() > 1]
+        columns = [*several, "metric", "truth", "alpha", "within_images", "on_average"]
         lines.append(known[columns].to_string(index=False, float_format="{:.2f}".format))
         if len(known) >= 3:
             rho = known["alpha"].corr(known["within_images"], method="spearman")
@@ -226,9 +233,7 @@ def _about(
 
 def _same_for_all(matrix: pd.DataFrame) -> bool:
     """A baseline that does not depend on the method is no judge of methods."""
-    values = matrix.to_numpy()
-    equal = (values == values[:, :1]) | (np.isnan(values) & np.isnan(values[:, :1]))
-    return bool(equal.all())
+    return bool((matrix.max(axis=1) == matrix.min(axis=1)).where(matrix.notna().any(axis=1), True).all())
 
 
 def _pairs(matrix: pd.DataFrame) -> pd.DataFrame:
@@ -272,9 +277,10 @@ def _over_seeds(cells: Mapping[tuple[object, ...], Mapping[str, tuple[pd.DataFra
             means.setdefault((*place, name), {})[seed] = aligned(matrix, direction).mean()
     tables = []
     for key, by_seed in means.items():
-        if len(by_seed) < 2:
+        by_method = pd.DataFrame(by_seed).T.dropna(axis=1)
+        if len(by_seed) < 2 or by_method.shape[1] < 2:
             continue
-        per_method, overall = rank_stability(pd.DataFrame(by_seed).T)
+        per_method, overall = rank_stability(by_method)
         tag = dict(zip([*CELL[:3], "series"], key, strict=True))
         tables.append(_tag(tag, per_method.assign(**overall)))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

@@ -277,7 +277,7 @@ def test_a_fault_of_ours_is_one_line_with_a_log(tmp_path: Path) -> None:
 
 def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [COMMAND, *SMOKE, "tile=1"],
+        [COMMAND, *SMOKE, "tile=1", "dataset.n_per_bucket=5"],
         cwd=tmp_path,
         env=command_env(tmp_path),
         stdout=subprocess.PIPE,

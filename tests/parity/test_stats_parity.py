@@ -1,12 +1,14 @@
 """Our statistics beside scipy's and the krippendorff package's."""
 
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from salrun.stats.bootstrap import mean_interval, percentile_interval
-from salrun.stats.ranks import compare_methods, sign_flip
+from salrun.stats.ranks import compare_methods, sign_flip, wilcoxon
 from salrun.stats.reliability import alpha_draws, alpha_of_counts, inter_method, rankings, spearman_draws
 
 krippendorff = pytest.importorskip("krippendorff")
@@ -78,6 +80,18 @@ def test_sign_flip_is_scipys_permutation_test():
         rng=rng(12),
     ).pvalue
     assert sign_flip((first - second)[:, None], rng(13), 20_000)[0] == pytest.approx(theirs, abs=0.012)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9, 14])
+def test_wilcoxon_of_few_images_is_scipys_and_quick(n):
+    for seed in range(6):
+        few = rng(seed)
+        for d in (few.normal(size=n), few.integers(-2, 3, n) / 2, few.integers(1, 4, n) * 1.0):
+            expected = stats.wilcoxon(d).pvalue if d.any() else 1.0
+            assert wilcoxon(d[:, None])[0] == pytest.approx(expected, rel=1e-12)
+    begin = time.process_time()
+    wilcoxon(rng(0).integers(-2, 3, size=(13, 100)))  # scipy: a second each
+    assert time.process_time() - begin < 2
 
 
 def test_correlations_and_wilcoxon_are_scipys():

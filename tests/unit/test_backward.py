@@ -614,6 +614,29 @@ def test_no_method_falls_back_silently(method: str) -> None:
             run(METHODS[method], around(REFUSED[name][0]), rand(2, 3, 6, 6), background=rand(1, 3, 6, 6))
 
 
+class Token(nn.Module):
+    """Joins every image's patches with a learnt token, as transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, 4, 2, stride=2), nn.Parameter(torch.full((1, 1, 4), 0.3))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).permute(0, 2, 1)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        return self.head(x.relu().mean(1))
+
+
+@pytest.mark.parametrize("method", [DeepLiftRescale(), DeepLiftRevealCancel(), DeepSHAP()])
+def test_the_reference_is_joined_with_as_many_constants_as_there_are_images(method: Method) -> None:
+    model, x = classifier(Token()), rand(3, 3, 6, 6)
+    black = torch.tensor(MEAN, dtype=torch.float64).view(1, 3, 1, 1).expand(1, 3, 6, 6)
+    raw = run(method, model, x, background=black)
+    gained = (model(x) - model(black)).gather(1, (torch.arange(3) % 2).view(-1, 1)).squeeze(1)
+    torch.testing.assert_close(raw.sum((1, 2, 3)), gained.detach())
+
+
 def test_guided_backprop_keeps_what_is_no_activation() -> None:
     """Norms and gates have no ReLU: their own gradient; activations other than ReLU are refused."""
     model = around(lambda x: F.layer_norm(x, x.shape[1:]))

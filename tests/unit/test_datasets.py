@@ -232,6 +232,14 @@ def test_tinyimagenet_classes_order_and_splits(root: str) -> None:
         TinyImageNet(root, validation_per_class=56).ids("train")
 
 
+def test_imagenet_labels_of_tinyimagenet_say_what_they_lack(root: str, tmp_path: Path) -> None:
+    with pytest.raises(SalrunError, match="no TinyImageNet data: looked for"):
+        _ = TinyImageNet(str(tmp_path), task="imagenet").classes
+    (tmp_path / "tiny-imagenet-200").symlink_to(Path(root) / "tiny-imagenet-200")
+    with pytest.raises(SalrunError, match=r"need all thousand wnids: looked for .*classes\.tsv"):
+        TinyImageNet(str(tmp_path), task="imagenet").ids("test")
+
+
 def test_imagenet_numbers_classes_and_reserves_images(root: str) -> None:
     data = ImageNet(root, reserved=4)
     assert data.labels(data.ids("test")).unique().tolist() == [0, 10, 20, 30, 40, 50]

@@ -14,6 +14,7 @@ from salrun.build import check, instantiate, method_part, metric_parts, view_par
 from salrun.composing import compose_config
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
+from salrun.stages import tiles
 from salrun.store import STAGES, Store
 from salrun.tensorfile import load_state, save_state
 
@@ -79,6 +80,8 @@ def test_an_override_that_hydra_chokes_on_is_named(override: str) -> None:
         ({"others": 3}, "others must be a mapping"),
         ({"metrics": {"pafl": {"variants": 3}}}, "metrics.pafl.variants must be a mapping"),
         ({"metrics": {"pafl": {"variants": {"code": 3}}}}, "metrics.pafl.variants.code must be a mapping"),
+        ({"metrics": {"pafl": {"variants": {False: {}}}}}, "metrics.pafl.variants.False: the name .* must be text"),
+        ({"metrics": {"pafl": {"variants": {7: {}}}}}, "metrics.pafl.variants.7: the name .* must be text"),
     ],
 )
 def test_a_part_of_the_wrong_shape_is_named(changes: dict, told: str) -> None:
@@ -93,6 +96,12 @@ def _merged(old: object, new: object) -> object:
     if isinstance(old, dict) and isinstance(new, dict):
         return old | {key: _merged(old.get(key), value) for key, value in new.items()}
     return new
+
+
+def test_an_empty_shard_is_named() -> None:
+    assert [tile.index for tile in tiles("abcdefg", 3, (1, 2))] == [1]
+    with pytest.raises(SalrunError, match=r"shard=3/4 is empty: 7 images are 3 tiles of 3"):
+        tiles("abcdefg", 3, (3, 4))
 
 
 def test_what_is_no_method_is_not_called(tmp_path: Path) -> None:

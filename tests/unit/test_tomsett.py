@@ -1,6 +1,8 @@
 """The room of Tomsett et al. 2020: published tables through the claims, and tables of runs made up here."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -184,6 +186,19 @@ def test_subsets_are_means_of_their_images(scores, cell):
     assert alphas[("frog", "LeRF", 100, "mean", "with")] == pytest.approx(expected)
 
 
+def test_the_page_has_a_row_per_subset(cell, tmp_path):
+    tables.subset_table(cell, draws=20).assign(seed=0).to_csv(tmp_path / "tomsett_subsets.csv", index=False)
+    path = Path(__file__).resolve().parents[2] / "scripts" / "make_docs.py"
+    spec = importlib.util.spec_from_file_location("make_docs", path)
+    docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs)
+    lines = docs.subsets(tmp_path, "LeRF", "excess").splitlines()
+    assert lines[0] == f"| subset | images | {' | '.join(METHODS)} |"
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| all", "| low confidence", "| airplane"]
+    value = cell.excess(tables.LERF["mean"])[METHODS[0]].mean()
+    assert lines[2].startswith(f"| all | {cell.images} | {value:.3f} |")
+
+
 def test_std_draws_are_those_of_the_images(scores, cell):
     std = tables.mean_tables(cell, draws=50)["std"]
     expected = matrix(scores, "aopc_morf", "mean_L100:sum")["edge"].std(ddof=0)
@@ -308,6 +323,22 @@ def test_a_run_gets_its_figures_tables_and_claims(tmp_path, scores):
     assert names == {f"tomsett_{n}.csv" for n in ("table1", "table2", "inter_method", "subsets", "subset_alpha")}
     written = pd.read_csv(claims.write_claims(tmp_path, draws=50))
     assert written["id"].tolist() == list(BY_ID)
+
+
+def test_a_collected_run_shows_the_maps_of_its_parts(tmp_path):
+    for name, seed in {"a": 1, "b": 0}.items():
+        (tmp_path / name / "maps").mkdir(parents=True)
+        (tmp_path / name / "maps" / "index.json").write_text("{}")
+        (tmp_path / name / "run.json").write_text(json.dumps({"seed": seed}))
+    runs = [str(tmp_path / name) for name in ("gone", "a", "b")]
+    (tmp_path / "run.json").write_text(json.dumps({"runs": runs}))
+    assert figures.kept_maps(tmp_path, 0) == tmp_path / "b" / "maps"
+    assert figures.kept_maps(tmp_path, 2) is None
+
+
+def test_names_are_broken_between_words():
+    assert figures._title("sensitivity") == "Sensitivity"
+    assert figures._title("edge") == "Edge\ndetection"
 
 
 def test_no_scores_is_a_sentence(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,38 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
         recipe().obtain(data, 0, store, CPU)
 
 
+def test_adversarial_training_goes_on_from_the_plain_model(tmp_path: Path) -> None:
+    data, store = textbox("simple_fr", train_per_bucket=40), Store(tmp_path)
+    attack = {"lr": 1e-3, "epochs": 1, "batch": 32, "pgd": {"eps": 0.1, "step": 0.05, "iterations": 2}}
+    recipes = {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}, "pgd": attack}
+    plain = recipe(recipes=recipes).obtain(data, 0, store, CPU)
+    robust = recipe(recipes=recipes, training="pgd", accept_unverified=True).obtain(data, 0, store, CPU)
+    assert (robust.source, robust.classifier.name) == ("trained", "tiny_pgd")
+    assert 0 <= robust.card["pgd_accuracy"] <= 1 and len(robust.card["history"]) == 1
+    moved = [
+        (a - b).abs().max().item()
+        for a, b in zip(plain.classifier.parameters(), robust.classifier.parameters(), strict=True)
+    ]
+    assert 0 < max(moved) < 0.1  # a few small steps away from the plain weights
+
+
+def test_what_the_networks_description_does_not_show_tells_stored_models_apart() -> None:
+    data = textbox("simple_fr")
+
+    def key(weights: str, learns: list[str]) -> str:
+        given = recipe(arch=partial(lambda weights, learns: tiny(), weights=weights, learns=learns))
+        return given._key(given.identity(data, 0), data)
+
+    assert key("/a/w.pth", ["4"]) == key("/b/w.pth", ["4"])  # wherever the file is
+    assert len({key("/a/w.pth", ["4"]), key("/a/w.pth", ["0", "4"]), key("/a/other.pth", ["4"])}) == 3
+
+
+@pytest.mark.parametrize(("what", "known"), [("loss", "keras_clipped"), ("init", "glorot"), ("training", "none")])
+def test_unknown_choices_are_refused_before_any_work(what: str, known: str) -> None:
+    with pytest.raises(SalrunError, match=f"unknown {what} 'mine' in model.{what}.*{known}"):
+        recipe(**{what: "mine"})
+
+
 def test_verification_names_what_fails() -> None:
     check = Verification(
         "validation",
@@ -201,6 +234,9 @@ def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps({"weight": 1}))
     with pytest.raises(SalrunError, match="not a safetensors file"):
         checkpoint.load_checkpoint(path, again)
+    path.write_bytes(good)
     path.with_suffix(".json").unlink()
     with pytest.raises(SalrunError, match="no card"):
         checkpoint.load_checkpoint(path, again)
+    with pytest.raises(SalrunError, match=r"cannot read .*none\.safetensors: No such file"):
+        checkpoint.load_checkpoint(tmp_path / "none.safetensors", again)

@@ -640,6 +640,14 @@ def test_the_fixed_explainer_must_be_there():
         build(config)
 
 
+def test_maps_of_a_fixed_explainer_are_compared_in_one_view():
+    words = ["+experiment=smerf_simple_fr", "methods=[gradient,fake_cam]", "metrics=[max_sensitivity]", "device=cpu"]
+    words.append("metrics.max_sensitivity.fixed_explainer=gradient")
+    with pytest.raises(SalrunError, match=r"several \(max_abs, raw\): set metrics\.max_sensitivity\.view=minmax"):
+        build(check(compose_config(words)))
+    build(check(compose_config([*words, "metrics.max_sensitivity.view=minmax"])))
+
+
 def test_dataset_transforms_are_checked():
     with pytest.raises(SalrunError, match=r"unknown key 'dataset\.transforms\.rotate'"):
         check(compose_config(["+experiment=zhang_transforms", "+dataset.transforms.rotate=[3]"]))

@@ -394,7 +394,7 @@ PLOTS: dict[str, Callable[[Measured, Path], list[Path]]] = {
     "figure22": more_lines,
     "figure23": lambda e, p: mean_focus(e, p, POOLS["simple"]),
     "figure24": lambda e, p: mean_focus(e, p, POOLS["complex"]),
-    "figure26": lambda e, p: _if_there(e, "alexnet", mean_and_min, p, "piou", NINE, {"alexnet": "AlexNet"}),
+    "figure26": lambda e, p: mean_and_min(e, p, "piou", NINE, NETS),
     "figure27": lambda e, p: mean_and_min(e, p, "pafl", NINE, NETS),
     "figure28": lambda e, p: _if_there(e, "pgd", mean_and_min, p, "pafl", TEN, {"plain": "plain", "pgd": "robust"}),
     "figure29_simple": lambda e, p: focus_panels(e, p, ("pafl", "safl"), "simple", {}, "noise"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,9 +38,27 @@ def write_figures(run: Path) -> list[Path]:
     if (run / "tables" / "curves.parquet").is_file():
         curves = pd.read_parquet(run / "tables" / "curves.parquet")
         paths += figure_2a(curves[curves["seed"] == cell.seed], run / "figures" / "tomsett_figure2a")
-    if (run / "maps" / "index.json").is_file():
-        paths += figure_1(run / "maps", cell, run / "figures" / "tomsett_figure1")
-    return paths
+    maps = kept_maps(run, cell.seed)
+    return paths if maps is None else paths + figure_1(maps, cell, run / "figures" / "tomsett_figure1")
+
+
+def kept_maps(run: Path, seed: int) -> Path | None:
+    """The run's maps, or those of the first run of this seed (a shard, it may be) that it was collected from."""
+    for folder in (run, *map(Path, _facts(run).get("runs", []))):
+        if (folder / "maps" / "index.json").is_file() and _facts(folder).get("seed", seed) == seed:
+            return folder / "maps"
+    return None
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    """run.json, as far as there is one."""
+    record = run / "run.json"
+    return json.loads(record.read_text()) if record.is_file() else {}
+
+
+def _title(method: str) -> str:
+    """A method's name, broken between words."""
+    return fill(LABELS.get(method, method), 9, break_long_words=False)
 
 
 @house()
@@ -69,7 +88,7 @@ def figure_1(maps: Path, cell: Cell, stem: Path) -> list[Path]:
             largest = float(np.abs(plane).max())
             drawn = ax.imshow(plane / largest if largest > 0 else plane, cmap=SIGNED, vmin=-1, vmax=1)
             rows.append({**item.drop("row"), "method": method, "largest": largest})
-    for ax, title in zip(axes[0], ["Image", *(fill(LABELS[m], 9) for m in methods)], strict=True):
+    for ax, title in zip(axes[0], ["Image", *map(_title, methods)], strict=True):
         ax.set_title(title)
     for ax in axes.flat:
         ax.set_xticks([])
@@ -205,7 +224,7 @@ def figure_2b(cell: Cell, stem: Path) -> list[Path]:
             ax.plot([k, k], [at["quartile 1"], at["quartile 3"]], color="black", linewidth=3)
             ax.plot([k - 0.15, k + 0.15], [at["median"]] * 2, color="black", linewidth=1)
             ax.plot(k, at["mean"], "o", color="white", markeredgecolor="black", markersize=4)
-        ax.set_xticks(range(len(methods)), [fill(LABELS.get(m, m), 9) for m in methods])
+        ax.set_xticks(range(len(methods)), [_title(m) for m in methods])
         ax.set_title(PERTURBED_BY[perturbation])
     axes[0, 0].set_ylabel("F")
     return save(fig, table, stem)
