@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
+from salrun.logbook import read_facts
 from salrun.stats.bootstrap import mean_interval
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ def read_run(run: Path) -> dict[str, Any]:
         return json.loads((run / "run.json").read_text())
     except (OSError, ValueError) as fault:
         raise SalrunError(f"{run}/run.json cannot be read: {fault}") from fault
+
+
+def members(run: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The run itself, or the runs that it was collected from as far as they are still there, with their run.json."""
+    facts = read_facts(run)
+    if "runs" not in facts:
+        return [(run, facts)]
+    return [(path, own) for path in map(Path, facts["runs"]) if (own := read_facts(path))]
 
 
 def join(runs: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -23,6 +23,7 @@ from salrun.metrics.localisation import focus, histogram_cut, top_pixels
 from salrun.papers.claims import estimate_and_draws
 from salrun.papers.smerf.tables import DRAWS, SETTINGS, names
 from salrun.stats.bootstrap import mean_draws
+from salrun.tables import members
 from salrun.views import rescale, view
 
 BLUR = 7
@@ -71,9 +72,8 @@ class Kept:
 
 def kept_maps(run: Path) -> list[Kept]:
     """The kept maps of a run, or of the runs it was collected from, in the paper's order."""
-    facts = json.loads((run / "run.json").read_text()) if (run / "run.json").is_file() else {}
     found = {}
-    for source in [Path(r) for r in facts.get("runs", [])] or [run]:
+    for source, _ in members(run):
         if (source / "maps" / "index.json").is_file() and (source / "config.yaml").is_file():
             config = OmegaConf.load(source / "config.yaml")
             training = {"none": "random"}.get(config.model.training, config.model.training)

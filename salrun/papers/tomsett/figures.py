@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from salrun.papers.tomsett.tables import (
     parse_variants,
 )
 from salrun.stats.bootstrap import mean_interval
-from salrun.tables import read_scores
+from salrun.tables import members, read_scores
 
 SHOWN = ("dog", "frog", "horse", "ship", "truck")
 SURE = 0.99
@@ -44,16 +43,10 @@ def write_figures(run: Path) -> list[Path]:
 
 def kept_maps(run: Path, seed: int) -> Path | None:
     """The run's maps, or those of the first run of this seed (a shard, it may be) that it was collected from."""
-    for folder in (run, *map(Path, _facts(run).get("runs", []))):
-        if (folder / "maps" / "index.json").is_file() and _facts(folder).get("seed", seed) == seed:
+    for folder, facts in members(run):
+        if (folder / "maps" / "index.json").is_file() and facts.get("seed", seed) == seed:
             return folder / "maps"
     return None
-
-
-def _facts(run: Path) -> dict[str, Any]:
-    """run.json, as far as there is one."""
-    record = run / "run.json"
-    return json.loads(record.read_text()) if record.is_file() else {}
 
 
 def _title(method: str) -> str:

@@ -33,7 +33,7 @@ from salrun.papers.yona.tables import (
     means_table,
     methods_of,
 )
-from salrun.tables import read_scores
+from salrun.tables import members, read_scores
 
 TITLES = {
     "": {HALVES: "trained, t~", SHAPES: "shape model", PAIRS: "fine-tuned"},
@@ -72,12 +72,9 @@ class Maps:
 def maps_of(run: Path) -> dict[str, Maps]:
     """Kept maps by experiment: the run's own, or those of the runs it was collected from."""
     found: dict[str, Maps] = {}
-    record = run / "run.json"
-    facts = json.loads(record.read_text()) if record.is_file() else {}
-    for folder in (run, *map(Path, facts.get("runs", []))):
-        record = folder / "run.json"
-        if (folder / "maps" / "index.json").is_file() and record.is_file():
-            experiment = json.loads(record.read_text()).get("experiment")
+    for folder, facts in members(run):
+        experiment = facts.get("experiment")
+        if (folder / "maps" / "index.json").is_file() and experiment:
             found.setdefault(experiment, Maps(folder / "maps", experiment))
     return found
 

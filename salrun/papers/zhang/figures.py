@@ -13,7 +13,8 @@ from safetensors import safe_open
 
 from salrun.files import write_atomic
 from salrun.papers.style import MARKERS, PALETTE, UNSIGNED, figure, house, save
-from salrun.papers.zhang.tables import FIDELITY, LABELS, METHODS, Cell, members, read_cells, setting_of
+from salrun.papers.zhang.tables import FIDELITY, LABELS, METHODS, Cell, read_cells, setting_of
+from salrun.tables import members
 
 BESIDE = ("integrated_gradients", "score_cam")  # shown beside the method that a row is about
 SHOWN = 100  # images of Figure 2

@@ -10,7 +10,6 @@ and `ranks` and `matched_mean` are AI, ADb and AG of maps made equally bright.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -30,7 +29,7 @@ from salrun.papers.claims import Evidence, estimate_and_draws, pick
 from salrun.papers.style import save_table
 from salrun.stats.bootstrap import DRAWS, mean_draws, percentile_interval
 from salrun.stats.reliability import direction_of, spearman_draws
-from salrun.tables import read_scores, split_variant
+from salrun.tables import members, read_scores, split_variant
 
 LABELS = {
     "fake_cam": "Fake-CAM",
@@ -437,7 +436,7 @@ def variations_table(cell: Cell) -> pd.DataFrame:
 
 def protocol(run: Path, settings: Iterable[str]) -> dict[str, dict[str, str]]:
     """What was run in these settings, as text: "methods" by name, their "budgets", "metrics" by column."""
-    sources = [s for _, s in members(run) if setting_of(str(s.get("experiment"))) in settings]
+    sources = [_with_fit(*m) for m in members(run) if setting_of(str(m[1].get("experiment"))) in settings]
     methods = _listed((name, spec) for s in sources for name, spec in s.get("methods", {}).items())
     metrics = _listed(
         (c, spec) for s in sources for key, spec in s.get("metrics", {}).items() for c in _columns_of(key)
@@ -451,14 +450,6 @@ def protocol(run: Path, settings: Iterable[str]) -> dict[str, dict[str, str]]:
     return {"methods": methods, "budgets": budgets, "metrics": metrics}
 
 
-def members(run: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The run itself, or the runs that it was collected from as far as they are still there, with their run.json."""
-    facts = _facts(run)
-    if "runs" not in facts:
-        return [(run, facts)]
-    return [(path, own) for path in map(Path, facts["runs"]) if (own := _facts(path))]
-
-
 def settings_of(table: str, cell: Cell) -> list[str]:
     """The settings whose runs a table rests on."""
     if table == "table2":
@@ -466,10 +457,9 @@ def settings_of(table: str, cell: Cell) -> list[str]:
     return {"table3": ["robustness"], "table4": ["transforms"]}.get(table, ["fidelity"])
 
 
-def _facts(run: Path) -> dict[str, Any]:
+def _with_fit(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """run.json, with the number of images behind IBA's statistics, which only the run's config has."""
-    path, config = run / "run.json", run / "config.yaml"
-    facts = json.loads(path.read_text()) if path.is_file() else {}
+    config = run / "config.yaml"
     if config.is_file() and "iba" in facts.get("methods", {}):
         facts["methods"]["iba"]["fit_images"] = OmegaConf.select(OmegaConf.load(config), "fit_images")
     return facts
