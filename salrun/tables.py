@@ -189,7 +189,7 @@ def members(run: Path) -> list[tuple[Path, dict[str, Any]]]:
     facts = read_facts(run)
     if "runs" not in facts:
         return [(run, facts)]
-    return [(path, own) for path in map(Path, facts["runs"]) if (own := read_facts(path))]
+    return [(path, read_facts(path)) for path in map(Path, facts["runs"]) if path.is_dir()]
 
 
 def join(runs: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
