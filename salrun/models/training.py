@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -53,7 +53,9 @@ class Training:
     augment: Literal["none", "flip_shift"] = "none"
     shift: int = 4  # pixels, for flip_shift
     dropout: bool = True  # false: the network's dropout layers pass everything on
-    pgd: dict[str, float] | None = None  # {eps, step, iterations}: every batch replaced by adversarial examples
+    # {eps, step, iterations, ramp}: every batch replaced by adversarial examples; `ramp`: share of all steps over which
+    # eps and step grow to their full size, without which training from plain weights ends in a constant output
+    pgd: dict[str, float] | None = None
     threshold: float | None = None  # train on until this validation accuracy, within `epochs`
     restarts: int = 1  # fresh initialisations tried before giving up
     channels_last: bool = True
@@ -160,7 +162,7 @@ def fit(
     name: str = "train",
     beat: Callable[[], None] = lambda: None,
 ) -> History:
-    """Train `model` (raw images -> logits) in place; continue from `state` if that file is there.
+    """Train `model` (raw images -> logits) in place; continue from `state` if that file is there and of this training.
 
     `beat` is called at every step; what it raises ends the training, which a later call goes on with.
     """
@@ -174,9 +176,14 @@ def fit(
     optimizer = kind(trained, lr=how.lr, weight_decay=how.weight_decay, eps=1e-7)
     history = History()
     first, best, best_weights = 0, -1.0, None
+    job = {"how": asdict(how), "seed": seed, "images": len(ids)}
     if state is not None and state.exists():
-        first, history, best, best_weights = _restore(state, model, optimizer)
-        log.info("%s: continuing after epoch %d", name, first)
+        kept = _restore(state, model, optimizer, job)
+        if kept is None:
+            log.warning("%s: %s is of another recipe, seed or data: starting anew", name, state)
+        else:
+            first, history, best, best_weights = kept
+            log.info("%s: continuing after epoch %d", name, first)
     validation = data.ids("validation") if how.patience or how.threshold else []
     for epoch in range(first, how.epochs):
         begun = time.monotonic()
@@ -200,7 +207,7 @@ def fit(
             best, best_weights = line["validation"], {k: v.clone() for k, v in model.state_dict().items()}
         stop = _stop(how, history, ended, line, best)
         if state is not None and not stop:
-            _save(state, model, optimizer, epoch + 1, history, best, best_weights)
+            _save(state, model, optimizer, job, epoch + 1, history, best, best_weights)
         if stop:
             history.ended = stop
             break
@@ -262,7 +269,8 @@ def _epoch(
                 x = _augmented(x, draws, how.shift)
             if how.pgd and draws is not None:
                 model.eval()
-                x = pgd_attack(model, x, y, how.loss, draws.uniform("pgd", tuple(x.shape[1:])), **attack(how.pgd))
+                strength = attack(how.pgd, (epoch * steps + step + 1) / (how.epochs * steps))
+                x = pgd_attack(model, x, y, how.loss, draws.uniform("pgd", tuple(x.shape[1:])), **strength)
                 _set_training(model, how)
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(how, epoch * steps + step, how.epochs * steps)
@@ -280,9 +288,10 @@ def _epoch(
     return {"loss": total / max(seen, 1), "stopped": stopped}
 
 
-def attack(spec: dict[str, float]) -> dict[str, Any]:
-    """The parameters of `pgd_attack` from a recipe's `pgd`."""
-    return {"eps": float(spec["eps"]), "step": float(spec["step"]), "iterations": int(spec["iterations"])}
+def attack(spec: dict[str, float], position: float = 1.0) -> dict[str, Any]:
+    """The parameters of `pgd_attack` from a recipe's `pgd`, at this share of all training steps (see `ramp`)."""
+    size = min(1.0, position / spec["ramp"]) if spec.get("ramp") else 1.0
+    return {"eps": size * spec["eps"], "step": size * spec["step"], "iterations": int(spec["iterations"])}
 
 
 # -- mid-training state ------------------------------------------------------------------------------------------------
@@ -292,6 +301,7 @@ def _save(
     path: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    job: dict[str, Any],
     epoch: int,
     history: History,
     best: float,
@@ -301,14 +311,17 @@ def _save(
     tensors |= {f"best/{k}": v for k, v in (best_weights or {}).items()}
     moments = optimizer.state_dict()["state"]
     tensors |= {f"adam/{i}/{k}": torch.as_tensor(v) for i, slot in moments.items() for k, v in slot.items()}
-    meta = {"epoch": epoch, "history": history.epochs, "seconds": history.seconds, "best": best}
+    meta = {"job": job, "epoch": epoch, "history": history.epochs, "seconds": history.seconds, "best": best}
     save_state(path, tensors, meta)
 
 
 def _restore(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, History, float, dict[str, Tensor] | None]:
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, job: dict[str, Any]
+) -> tuple[int, History, float, dict[str, Tensor] | None] | None:
+    """Epoch, history, best accuracy and its weights; None if the file is of another job."""
     tensors, meta = load_state(path)
+    if meta.get("job") != job:
+        return None
     part = lambda prefix: {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}  # noqa: E731
     model.load_state_dict(part("model/"))
     slots: dict[int, dict[str, Tensor]] = {}

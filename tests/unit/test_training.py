@@ -15,7 +15,7 @@ from salrun.errors import SalrunError
 from salrun.models import checkpoint
 from salrun.models.cnn import glorot, smerf_cnn
 from salrun.models.recipe import Recipe
-from salrun.models.training import Training, fit, loss_of, pgd_attack
+from salrun.models.training import Training, attack, fit, loss_of, pgd_attack
 from salrun.models.verification import Verification, verify
 from salrun.rng import generator
 from salrun.store import Store
@@ -61,6 +61,13 @@ def test_pgd_stays_in_its_ball_and_raises_the_loss() -> None:
     assert loss_of("cross_entropy", model(adversary), y) > loss_of("cross_entropy", model(x), y)
 
 
+def test_the_attack_grows_to_its_full_size() -> None:
+    spec = {"eps": 0.3, "step": 0.1, "iterations": 10, "ramp": 0.5}
+    assert attack(spec, 0.1) == {"eps": pytest.approx(0.06), "step": pytest.approx(0.02), "iterations": 10}
+    assert attack(spec, 0.5) == attack(spec, 0.9) == attack(spec) == {"eps": 0.3, "step": 0.1, "iterations": 10}
+    assert attack({**spec, "ramp": 0.0}, 0.1)["eps"] == 0.3
+
+
 class Interrupted(Exception):
     pass
 
@@ -90,6 +97,14 @@ def test_a_stopped_training_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert [e["epoch"] for e in history.epochs] == [0, 1, 2]
     for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_what_another_recipe_left_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, state = textbox("simple_fr", train_per_bucket=20), tmp_path / "state"
+    fit(tiny(), data, Training(lr=1e-3, epochs=3, batch=32), 0, CPU, state)
+    history = fit(tiny(), data, Training(lr=2e-3, epochs=2, batch=32), 0, CPU, state)
+    assert [e["epoch"] for e in history.epochs] == [0, 1]
+    assert "is of another recipe, seed or data: starting anew" in caplog.text
 
 
 def test_without_dropout_only_dropout_is_off() -> None:
@@ -150,8 +165,8 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
 
 def test_adversarial_training_goes_on_from_the_plain_model(tmp_path: Path) -> None:
     data, store = textbox("simple_fr", train_per_bucket=40), Store(tmp_path)
-    attack = {"lr": 1e-3, "epochs": 1, "batch": 32, "pgd": {"eps": 0.1, "step": 0.05, "iterations": 2}}
-    recipes = {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}, "pgd": attack}
+    against = {"lr": 1e-3, "epochs": 1, "batch": 32, "pgd": {"eps": 0.1, "step": 0.05, "iterations": 2}}
+    recipes = {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}, "pgd": against}
     plain = recipe(recipes=recipes).obtain(data, 0, store, CPU)
     robust = recipe(recipes=recipes, training="pgd", accept_unverified=True).obtain(data, 0, store, CPU)
     assert (robust.source, robust.classifier.name) == ("trained", "tiny_pgd")
