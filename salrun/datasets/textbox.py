@@ -224,23 +224,23 @@ class TextBox:
     def batch(self, ids: Sequence[str]) -> Batch:
         buckets = self.groups_of(ids)
         draws = Draws.of(self.seed, ids)
-        canvas, boxes, inks = self._render(buckets, self._place(buckets, draws), draws)
+        places = self._place(buckets, draws)
         roles = {n: torch.full((len(ids),), NEUTRAL, dtype=torch.int8) for n in self.things}
         for row, bucket in enumerate(buckets):
             for thing in self.rules[bucket].get("primary") or ():
                 roles[thing][row] = PRIMARY
             for thing in self.rules[bucket].get("secondary") or ():
                 roles[thing][row] = SECONDARY
-        masks = {**boxes, **{f"{n}_ink": m for n, m in inks.items()}}
         y = torch.tensor([self.label(b) for b in buckets], dtype=torch.int64)
-        return Batch(canvas.float() / 255, y, tuple(ids), tuple(buckets), masks, roles)
+        x = self._render(buckets, places, draws).float() / 255
+        return Batch(x, y, tuple(ids), tuple(buckets), self._masks(buckets, places), roles)
 
     def images(self, ids: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Pictures (uint8) and labels only: what training needs."""
         buckets = self.groups_of(ids)
         draws = Draws.of(self.seed, ids)
-        canvas, _, _ = self._render(buckets, self._place(buckets, draws), draws)
-        return canvas, torch.tensor([self.label(b) for b in buckets], dtype=torch.int64)
+        y = torch.tensor([self.label(b) for b in buckets], dtype=torch.int64)
+        return self._render(buckets, self._place(buckets, draws), draws), y
 
     def flips(self, n: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """Pairs of pictures of equal geometry that differ in one object (added, removed or exchanged).
@@ -253,9 +253,7 @@ class TextBox:
                 if int_or_str(a) < int_or_str(b) and len(self._difference(a, b)) == 1:
                     draws = Draws.of(self.seed, [f"flip-{a}-{b}-{k:05d}" for k in range(n)])
                     places = self._place([everything] * n, draws)
-                    first, _, _ = self._render([a] * n, places, draws)
-                    second, _, _ = self._render([b] * n, places, draws)
-                    yield a, b, first, second
+                    yield a, b, self._render([a] * n, places, draws), self._render([b] * n, places, draws)
 
     def _difference(self, a: str, b: str) -> list[str]:
         return [n for n in self.things if self.contents[a].get(n) != self.contents[b].get(n)]
@@ -318,29 +316,33 @@ class TextBox:
         height, width = thing.bitmap(content[name]).shape if name in content else self.bitmap_size(thing)
         return height, width
 
-    def _render(
-        self, buckets: Sequence[str], places: Mapping[str, Tensor], draws: Draws
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Pictures (B, 3, H, W) uint8, and the box and the ink (opacity in [0, 1]) of each object."""
-        canvas = self._backdrop(draws).to(torch.int32)
-        boxes: dict[str, Tensor] = {}
-        inks: dict[str, Tensor] = {}
+    def _render(self, buckets: Sequence[str], places: Mapping[str, Tensor], draws: Draws) -> Tensor:
+        """Pictures (B, 3, H, W) uint8."""
+        canvas = self._backdrop(draws).permute(0, 2, 3, 1)
         for thing in sorted(self.things.values(), key=lambda t: t.draw):
-            alpha, boxes[thing.name] = self._alpha(thing, buckets, places[thing.name])
-            inks[thing.name] = alpha.float() / 255
-            rows = torch.tensor([thing.name in self.contents[b] for b in buckets]).nonzero()[:, 0]
-            if len(rows):
-                cover = alpha[rows, None].to(torch.int32)
-                color = torch.tensor(thing.color, dtype=torch.int32).view(1, 3, 1, 1)
+            color = torch.tensor(thing.color, dtype=torch.int32)
+            for bitmap, spot in self._spots(thing, buckets, places[thing.name]):
+                cover = bitmap.to(torch.int32)[..., None]
                 # Pillow's blend: division by 255 with rounding, in integers.
-                mixed = canvas[rows] * (255 - cover) + color * cover + 128
-                canvas[rows] = ((mixed >> 8) + mixed) >> 8
-        return canvas.to(torch.uint8), boxes, inks
+                mixed = canvas[spot].to(torch.int32) * (255 - cover) + color * cover + 128
+                canvas[spot] = (((mixed >> 8) + mixed) >> 8).to(torch.uint8)
+        return canvas.permute(0, 3, 1, 2).contiguous()
 
-    def _alpha(self, thing: Thing, buckets: Sequence[str], corner: Tensor) -> tuple[Tensor, Tensor]:
-        """Opacity (B, H, W) uint8 of an object, and its box; zero where it is absent."""
-        alpha = torch.zeros(len(buckets), self.size, self.size, dtype=torch.uint8)
-        box = torch.zeros(len(buckets), self.size, self.size, dtype=torch.bool)
+    def _masks(self, buckets: Sequence[str], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The box (B, H, W) of each object and its ink (opacity in [0, 1]); zero where it is absent."""
+        masks: dict[str, Tensor] = {}
+        for name, thing in self.things.items():
+            masks[name] = torch.zeros(len(buckets), self.size, self.size, dtype=torch.bool)
+            masks[f"{name}_ink"] = torch.zeros(len(buckets), self.size, self.size)
+            for bitmap, spot in self._spots(thing, buckets, places[name]):
+                masks[name][spot] = True
+                masks[f"{name}_ink"][spot] = bitmap.float() / 255
+        return masks
+
+    def _spots(
+        self, thing: Thing, buckets: Sequence[str], corner: Tensor
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor, Tensor]]]:
+        """Each form of an object that is there: its opacity (h, w) uint8, and the (image, row, column) it covers."""
         kinds = [self.contents[b].get(thing.name) for b in buckets]
         for kind in sorted({k for k in kinds if k is not None}):
             rows = torch.tensor([k == kind for k in kinds]).nonzero()[:, 0]
@@ -348,9 +350,7 @@ class TextBox:
             height, width = bitmap.shape
             down = torch.arange(height).view(1, -1, 1) + corner[rows, 0].view(-1, 1, 1)
             right = torch.arange(width).view(1, 1, -1) + corner[rows, 1].view(-1, 1, 1)
-            alpha[rows.view(-1, 1, 1), down, right] = bitmap
-            box[rows.view(-1, 1, 1), down, right] = True
-        return alpha, box
+            yield bitmap, (rows.view(-1, 1, 1), down, right)
 
     def _backdrop(self, draws: Draws) -> Tensor:
         pixels = 3 * self.size * self.size
@@ -358,7 +358,7 @@ class TextBox:
             words = draws.bits("noise", -(-pixels // 4))
             lanes = torch.stack([(words >> shift) & 0xFFFF for shift in (0, 16, 32, 48)], dim=-1)
             noise = (lanes * (self.noise_max + 1)) >> 16
-            return noise.flatten(1)[:, :pixels].reshape(-1, *self.shape)
+            return noise.flatten(1)[:, :pixels].reshape(-1, *self.shape).to(torch.uint8)
         if self.background == "places":
             return self._places[draws.integer(len(self._places), "places", 1)[:, 0]]
         return torch.zeros(len(draws), *self.shape, dtype=torch.uint8)
