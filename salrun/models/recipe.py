@@ -46,7 +46,8 @@ class Obtained:
 class Recipe:
     """A network of ours: `arch` builds it, `recipes[recipe]` trains it.
 
-    `training`: "plain", "pgd" (adversarial training from the plain weights) or "none" (random weights).
+    `training`: "plain", "pgd" (adversarial training from the plain weights, by the recipe `<recipe>_pgd`) or "none"
+    (random weights).
     """
 
     name: str
@@ -76,8 +77,9 @@ class Recipe:
         ):
             if value not in known:
                 raise unknown(what, str(value), filter(None, known), f"model.{what}")
-        if self.training == "pgd" and "pgd" not in self.recipes:
-            raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add model.recipes.pgd")
+        if self.training == "pgd" and f"{self.recipe}_pgd" not in self.recipes:
+            wanted = f"model.recipes.{self.recipe}_pgd"
+            raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add {wanted}")
 
     @property
     def title(self) -> str:
@@ -88,7 +90,7 @@ class Recipe:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def how(self) -> Training:
-        spec = dict(self.recipes["pgd" if self.training == "pgd" else self.recipe])
+        spec = dict(self.recipes[self.recipe + ("_pgd" if self.training == "pgd" else "")])
         if self.loss is not None:
             spec["loss"] = self.loss
         return Training(**spec)

@@ -166,7 +166,7 @@ def test_a_recipe_trains_once_and_remembers(tmp_path: Path) -> None:
 def test_adversarial_training_goes_on_from_the_plain_model(tmp_path: Path) -> None:
     data, store = textbox("simple_fr", train_per_bucket=40), Store(tmp_path)
     against = {"lr": 1e-3, "epochs": 1, "batch": 32, "pgd": {"eps": 0.1, "step": 0.05, "iterations": 2}}
-    recipes = {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}, "pgd": against}
+    recipes = {"fast": {"lr": 2e-3, "epochs": 3, "batch": 32, "optimizer": "adamw"}, "fast_pgd": against}
     plain = recipe(recipes=recipes).obtain(data, 0, store, CPU)
     robust = recipe(recipes=recipes, training="pgd", accept_unverified=True).obtain(data, 0, store, CPU)
     assert (robust.source, robust.classifier.name) == ("trained", "tiny_pgd")
