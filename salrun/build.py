@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from salrun.errors import SalrunError, near, unknown
+from salrun.errors import SalrunError, unknown
 from salrun.signatures import check_parameters
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
             wanted = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
             raise SalrunError(f"{key} must be {wanted.replace('NoneType', 'null')}, got {value!r}")
         if allowed and value not in allowed:
-            raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'{near(str(value), allowed)}")
+            raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'")
     for key in ("tile", "chunk", "threads"):
         if config[key] is not None and config[key] < 1:
             raise SalrunError(f"{key} must be at least 1, got {config[key]}")
@@ -173,7 +173,7 @@ def _check_switches(cfg: DictConfig) -> None:
     for key, known in (("scale", SCALES), ("reading", plain.get("readings"))):
         value = plain.get(key)
         if isinstance(known, tuple | dict) and value not in tuple(known):
-            raise SalrunError(f"{key} must be one of {', '.join(known)}, got {value!r}{near(str(value), known)}")
+            raise SalrunError(f"{key} must be one of {', '.join(known)}, got {value!r}")
 
 
 def _check_part(spec: Any, where: str, reserved: tuple[str, ...] = (), selected: Mapping[str, Any] = {}) -> None:
@@ -337,7 +337,8 @@ def instantiate(spec: Any, where: str, kind: type = object) -> Any:
     try:
         return target(**values)
     except SalrunError as fault:
-        raise SalrunError(f"{where}: {fault}") from fault
+        named = "" if str(fault).startswith(where) else f"{where}: "
+        raise SalrunError(f"{named}{fault}") from fault
     except (TypeError, ValueError, LookupError, AttributeError) as fault:
         named = "" if isinstance(fault, TypeError) else f"{type(fault).__name__}: "
         raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {named}{fault}") from fault

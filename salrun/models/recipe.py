@@ -90,9 +90,12 @@ class Recipe:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def how(self) -> Training:
+        """The recipe, with what it changes for the loss: `<recipe>_clipped` for keras_clipped."""
         spec = dict(self.recipes[self.recipe + ("_pgd" if self.training == "pgd" else "")])
         if self.loss is not None:
             spec["loss"] = self.loss
+        if self.loss == "keras_clipped":
+            spec |= self.recipes.get(f"{self.recipe}_clipped", {})
         return Training(**spec)
 
     def identity(self, data: Any, seed: int) -> dict[str, Any]:

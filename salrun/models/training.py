@@ -44,6 +44,7 @@ class Training:
     lr: float = 1e-4
     weight_decay: float = 0.0
     schedule: Literal["constant", "one_cycle"] = "constant"
+    clip_norm: float | None = None  # largest norm of a step's gradient
     batch: int = 128
     epochs: int = 50
     epoch_images: int | None = None  # images per epoch, a fresh random subset; null: all
@@ -277,6 +278,8 @@ def _epoch(
             loss = loss_of(how.loss, model(x), y)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            if how.clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), how.clip_norm)
             optimizer.step()
             value = loss.item()
             total, seen = total + value * len(chosen), seen + len(chosen)

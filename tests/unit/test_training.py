@@ -107,6 +107,21 @@ def test_what_another_recipe_left_is_not_gone_on_with(tmp_path: Path, caplog: py
     assert "is of another recipe, seed or data: starting anew" in caplog.text
 
 
+def test_a_clipped_gradient_moves_the_weights_no_further() -> None:
+    data, model = textbox("simple_fr", train_per_bucket=4), tiny()
+    before = [p.clone() for p in model.parameters()]
+    fit(model, data, Training(lr=1e-3, epochs=1, batch=16, clip_norm=1e-13), 0, CPU)  # far below Adam's epsilon
+    moved = max((a - b).abs().max().item() for a, b in zip(before, model.parameters(), strict=True))
+    assert 0 <= moved < 1e-6
+
+
+def test_a_recipe_may_change_for_the_clipped_loss() -> None:
+    recipes = {"fast": {"lr": 1e-3, "epochs": 3}, "fast_clipped": {"clip_norm": 1.0}}
+    assert recipe(recipes=recipes).how().clip_norm is None
+    clipped = recipe(recipes=recipes, loss="keras_clipped").how()
+    assert (clipped.lr, clipped.clip_norm, clipped.loss) == (1e-3, 1.0, "keras_clipped")
+
+
 def test_without_dropout_only_dropout_is_off() -> None:
     data = textbox("simple_fr", train_per_bucket=10)
 
