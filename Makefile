@@ -27,7 +27,7 @@ quickstart: $(VENV)/.quick ## install, run a first experiment, print its verdict
 	$(BIN)/salrun +experiment=smerf_simple_fr scale=laptop
 
 test: $(STAMP) ## the whole test suite, but for the launchers
-	$(BIN)/python -m pytest -n 2 --ignore=tests/cluster
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/cluster
 
 $(VENV)/.cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers,cluster,ray]'

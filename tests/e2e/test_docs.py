@@ -28,13 +28,14 @@ SKIPPED = {
     "salrun collect outputs/smerf_simple_fr/latest outputs/smerf_simple_nr/latest": "joins what the sweep would make",
 }
 FAKE = "dataset.verify=false dataset.validation=20 dataset.n_explained=2 model.training=none"  # of tests/fake_data.py
-NO_WEIGHTS = "model.weights=null dataset.reserved=4 dataset.n_explained=2"
+NO_WEIGHTS = "model.weights=null dataset.reserved=4 dataset.n_explained=1"
 PAIRS = "dataset.group1=[acorn,banana] dataset.group2=[wok,baboon] dataset.n_explained=2 dataset.test_pairs=4"
 RESNET18 = "model.arch.name=resnet18 model.arch.variant=null model.arch.weights=null model.arch.classes=2"
+DEAR = ("smoothgrad", "integrated_gradients", "deep_shap", "deeplift_reveal_cancel", "lrp_a_flat", "lrp_b_flat", "edge")
 SMALLER = {  # instead of a minute of training, and without real data and weights
     "reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1",
     "=tomsett_cifar10": FAKE,
-    "name=smerf_reliability": "dataset.n_per_bucket=1 '~methods.smoothgrad'",
+    "name=smerf_reliability": "dataset.n_per_bucket=1 " + " ".join(f"'~methods.{m}'" for m in DEAR),
     "=yona_mnist": f"{FAKE} others.digits.dataset.verify=false others.digits.recipe.training=none",
     "=yona_mnist_halves": "others.digits.dataset.validation=20",
     "=yona_tinyimagenet_pairs": f"{PAIRS} {RESNET18} model.training=none",

@@ -283,6 +283,7 @@ def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
     while process.poll() is None and not (tmp_path / "store" / "scores").exists():
         time.sleep(0.05)
