@@ -389,6 +389,9 @@ PARTS = {  # what a run may lack
     "no insertion and deletion": lambda s: s[~s["metric"].isin(["insertion", "deletion"])],
     "all values missing": lambda s: s.assign(value=np.nan),
     "clean images only": lambda s: s[(s["experiment"] == "zhang_transforms") & (s["group"] == "clean")],
+    "all methods in Table 1 alone": lambda s: s[
+        s["experiment"].eq("zhang_fidelity") | s["method"].isin(["-", "fake_cam", "gradient", "grad_cam"])
+    ],
     "one image": lambda s: s[s["image_id"].str.startswith("n0/004")],
 }
 

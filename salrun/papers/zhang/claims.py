@@ -45,7 +45,7 @@ READS = {  # the table that a claim rests on, by its number
 
 def _of(table: pd.DataFrame, metric: str, methods: list[str] = METHODS, **levels: object) -> pd.DataFrame:
     """One metric's means, a column per method."""
-    return pick(table, metric=metric, method=methods, **levels)[methods]
+    return pick(table, metric=metric, **levels, method=methods)[methods]  # methods last: a target may have fewer
 
 
 def _ranks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -90,8 +90,9 @@ def _relative_range(e: Evidence, metric: str) -> pd.DataFrame:
     return _range(e, metric) / clean.where(clean != 0)
 
 
-def _change(e: Evidence, metric: str, transform: str) -> pd.DataFrame:
-    return _of(e["transforms"], metric, transform=transform) - _of(e["transforms"], metric, transform=CLEAN)
+def _change(e: Evidence, metric: str, transform: str, methods: list[str] = METHODS) -> pd.DataFrame:
+    there, clean = (_of(e["transforms"], metric, methods, transform=t) for t in (transform, CLEAN))
+    return there - clean
 
 
 def _label_beats_predicted(e: Evidence, metrics: list[str]) -> pd.DataFrame:
@@ -219,7 +220,7 @@ def _(e: Evidence) -> pd.DataFrame:
     "D12", "zhang", "Fake-CAM: AI rises by 10 under rotation, ADb falls by 10 under resizing (printed 2.0: misprint?)"
 )
 def _(e: Evidence) -> pd.DataFrame:
-    rise, fall = _change(e, "AI", "rotation")["fake_cam"], -_change(e, "ADb", "resize")["fake_cam"]
+    rise, fall = _change(e, "AI", "rotation", ["fake_cam"]), -_change(e, "ADb", "resize", ["fake_cam"])
     return parts(AI_rotation=rise - MUCH, ADb_resize=fall - MUCH)
 
 
