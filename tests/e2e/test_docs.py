@@ -108,6 +108,12 @@ def test_every_command_is_known() -> None:
     assert all(any(key in c for c in every) for key in SMALLER)
 
 
+def test_the_pages_show_the_results_that_are_kept() -> None:
+    check = [sys.executable, str(ROOT / "scripts" / "make_docs.py"), "--check"]
+    result = subprocess.run(check, capture_output=True, text=True)
+    assert result.returncode == 0, f"run python scripts/make_docs.py: {result.stdout}{result.stderr}"
+
+
 def test_every_make_target_is_there() -> None:
     """And make would do something for it."""
     words = " ".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
