@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from salrun.files import write_atomic
@@ -63,16 +66,19 @@ def look(name: str, names: Sequence[str]) -> dict[str, Any]:
 
 def save(fig: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     """Write stem.png, stem.svg and stem.csv (the plotted numbers), each whole or not at all."""
-    with house():
-        fig.draw_without_rendering()
-    fig.set_layout_engine("none")  # laid out once, for all formats
     paths = []
-    for kind, metadata in {"png": {"Software": None}, "svg": {"Date": None}}.items():
-        drawn = io.BytesIO()
-        with house():
-            fig.savefig(drawn, format=kind, metadata=metadata)
-        paths.append(stem.with_name(f"{stem.name}.{kind}"))
-        write_atomic(paths[-1], drawn.getvalue())
+    with house():
+        if (engine := fig.get_layout_engine()) is not None:
+            engine.execute(fig)
+        fig.set_layout_engine("none")  # laid out once, for all formats
+        for kind, print_to in {  # not `savefig`, which draws everything once more before each format
+            "png": partial(FigureCanvasAgg(fig).print_png, metadata={"Software": None}),
+            "svg": partial(FigureCanvasSVG(fig).print_svg, metadata={"Date": None}),
+        }.items():
+            drawn = io.BytesIO()
+            print_to(drawn)
+            paths.append(stem.with_name(f"{stem.name}.{kind}"))
+            write_atomic(paths[-1], drawn.getvalue())
     return [*paths, save_table(data, stem)]
 
 
