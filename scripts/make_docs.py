@@ -109,7 +109,15 @@ def claims(folder: Path, *only: str) -> str:
         table = table[table["id"].str.startswith(only)]
     shown = table[["id", "statement", "measured", "ci_low", "ci_high", "published_holds", "verdict", "reason"]]
     shown = shown.assign(**{c: shown[c].map(_three) for c in ("measured", "ci_low", "ci_high")})
-    return f"{_count(table)}\n\n{markdown(shown.rename(columns={'published_holds': 'true of the published numbers'}))}"
+    return f"{_count(table)}\n\n{markdown(shown.assign(published_holds=_truth(table)).rename(columns=TRUTH))}"
+
+
+TRUTH = {"published_holds": "true of the published numbers"}
+
+
+def _truth(table: pd.DataFrame) -> pd.Series:
+    """Whether the published numbers support a claim; what the paper says without numbers cannot be tested on them."""
+    return table["published_holds"].mask(table["published"] == "text", "no numbers")
 
 
 def readings(folder: Path) -> str:
@@ -216,7 +224,7 @@ def verdicts(folder: Path, *others: str) -> str:
         if (each / "claims.csv").is_file():
             found[each.name] = _read(each, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
     first = next(iter(found.values()))
-    shown = first[["statement", "published_holds"]].rename(columns={"published_holds": "true of the published numbers"})
+    shown = first[["statement"]].assign(published_holds=_truth(first)).rename(columns=TRUTH)
     for name, table in found.items():
         shown[name] = table["verdict"].mask(table["verdict"] == "not testable here", "")
     return markdown(shown.reset_index())

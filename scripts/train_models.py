@@ -32,6 +32,8 @@ READINGS = {
     "-clipped": ["dataset.labels=code", "model.loss=keras_clipped"],
 }
 
+# Simple-FR is robust after an eighth of the steps Simple-NR needs.
+SHORT_PGD = [f"model.recipes.fast_pgd.{k}" for k in ("lr=1.0e-3", "epochs=12", "epoch_images=3072")]
 TOO_LARGE = ("resnet50_pairs",)
 
 
@@ -54,6 +56,7 @@ def catalogue() -> dict[str, list[str]]:
             smerf(f"smerf-{setting}-{background}", setting, f"dataset.background={background}")
     for setting in SETTINGS:
         smerf(f"smerf-{setting}-pgd", setting, "model.training=pgd")
+    jobs["smerf-simple_fr-pgd"] += SHORT_PGD
     jobs["tomsett_cnn"] = ["dataset=cifar10", "model=tomsett_cnn"]
     jobs["mnist_cnn-digits"] = ["dataset=mnist", "model=mnist_cnn"]
     jobs["mnist_cnn-halves"] = ["dataset=mnist_halves", "model=mnist_cnn", "model.arch.classes=2"]

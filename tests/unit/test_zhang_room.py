@@ -267,7 +267,27 @@ def test_dear_methods_may_have_fewer_images(scores):
     n = tables.numbered_tables(cell, draws=50)["table1"].groupby("method")["n"].max()
     assert n["gradient"] == 30
     assert n["rise"] == 7
-    assert tables.evidence(cell, draws=5)["fidelity"].images == 7
+    evidence = tables.evidence(cell, draws=5)["fidelity"]
+    assert evidence.images == 7
+    assert evidence.note == "only the images that all methods explain, of 30"
+    assert tables.discrimination_table(cell).empty  # too few
+
+
+def test_methods_are_compared_on_the_images_that_all_explain(scores):
+    fidelity = scores[scores["experiment"] == "zhang_fidelity"]
+    ids = fidelity["image_id"].unique()
+    easy = (fidelity["metric"] == "insertion") & fidelity["image_id"].isin(ids[:12])
+    varied = fidelity.assign(value=fidelity["value"].mask(easy, fidelity["value"] + 0.5))  # for every method alike
+    joined = varied[(varied["method"] != "rise") | varied["image_id"].isin(ids[:12])]
+    whole, part = tables.cells(varied)[0], tables.cells(joined)[0]
+    means = [tables.evidence(c, draws=5)["fidelity"]["fidelity"]["I"].iloc[0] for c in (whole, part)]
+    gap = [m["rise"] - m["grad_cam"] for m in means]
+    assert gap[1] == pytest.approx(gap[0], abs=0.1)  # 18 points more if grad_cam had all its images
+    ranks = [
+        tables.numbered_tables(c, draws=5)["table1"].query("metric == 'I'").set_index("method").loc["rise", "rank"]
+        for c in (whole, part)
+    ]
+    assert ranks[0] == ranks[1]
 
 
 def test_fidelity_stands_in_for_the_label(scores):
@@ -450,6 +470,19 @@ def test_mixed_runs_are_refused(scores):
         tables.cells(pd.concat([scores, scores.assign(scale="laptop")]))
 
 
+def test_runs_of_other_weights_are_refused(scores, tmp_path):
+    (tmp_path / "tables").mkdir()
+    scores.to_parquet(tmp_path / "tables" / "scores.parquet")
+    for name, weights in {"zhang_fidelity": "a", "zhang_fidelity_dear": "b"}.items():
+        (tmp_path / name).mkdir()
+        facts = {"experiment": name, "seed": 0, "models": {"model": {"fingerprint": weights}}}
+        (tmp_path / name / "run.json").write_text(json.dumps(facts))
+    runs = [str(tmp_path / n) for n in ("zhang_fidelity", "zhang_fidelity_dear")]
+    (tmp_path / "run.json").write_text(json.dumps({"runs": runs}))
+    with pytest.raises(SalrunError, match="zhang_fidelity_dear differ in weights"):
+        tables.read_cells(tmp_path)
+
+
 # -- what a run writes ------------------------------------------------------------------------------------------------
 
 
@@ -471,6 +504,7 @@ def run(tmp_path_factory, scores):
         "methods": {"rise": {"_target_": "x", "n_masks": 500, "view": "minmax", "target": "label"}},
         "metrics": {
             "average_increase/all": {"_target_": "x", "mask_space": "raw", "view": "minmax"},
+            "average_increase/ranks": {"_target_": "x", "mask_space": "raw", "view": "ranks"},
             "insertion": {"_target_": "x", "substrate": "blur", "ties": "random", "view": "minmax"},
             "completeness": {"_target_": "x", "baseline": "zeros", "view": None},
         },
@@ -503,6 +537,10 @@ def test_tables_say_what_was_run(run):
     assert "- RISE: n_masks=500" in page
     assert "| Fake-CAM | 30 |  | 47.3 (47.3) | 99.2 (99.2) |" in page
     assert "| RISE | 30 | n_masks=500 | 39.0 (39) |" in page
+    controls = pd.read_csv(run / "tables" / "zhang_controls.csv").query("metric == 'AI'").set_index("view")
+    assert set(controls.loc["minmax", "definition"]) == {"mask_space=raw, view=minmax"}
+    assert set(controls.loc["ranks", "definition"]) == {"mask_space=raw, view=ranks"}
+    assert "- AI ranks: mask_space=raw, view=ranks" in (run / "tables" / "zhang_controls.md").read_text()
     assert "90.5 (2; 90.5?)" in (run / "tables" / "zhang_table4.md").read_text()
     assert "Complete" in set(pd.read_csv(run / "tables" / "zhang_further.csv")["metric"])
 

@@ -289,14 +289,15 @@ CONCLUSIONS = {  # about AI, ADb and AG: do they outlive maps of equal brightnes
 def brightness_table(cell: tables.Cell, draws: int = DRAWS) -> pd.DataFrame:
     """Each conclusion on maps as they are (minmax) and made equally bright: its margin and whether it holds.
 
-    Of the methods at hand; families are compared as far as they are there.
+    Of the methods at hand, over the images that all of them explain; families are compared as far as they are there.
     """
     frame = tables.frames(cell).get("fidelity", pd.DataFrame())
     columns = ["conclusion", "metric", "view", "methods", "margin", "ci_low", "ci_high", "holds"]
     rows: list[tuple] = []
     if not frame.shape[1]:
         return pd.DataFrame(columns=columns)
-    table = tables.mean_table(frame, draws if tables.images_of(frame) >= tables.ENOUGH else 0)
+    frame = tables.common(frame)
+    table = tables.mean_table(frame, draws if len(frame) >= tables.ENOUGH else 0)
     for (said, margin_of), metric, view in product(CONCLUSIONS.items(), MASKED[:3], ["minmax", *CONTROLS]):
         name = metric if view == "minmax" else f"{metric} {view}"
         present = [m for m in METHODS if (name, m) in table and table[name, m].notna().iloc[0]]

@@ -191,6 +191,16 @@ def _in_units(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_cells(run: Path) -> list[Cell]:
+    """The cells of a run or of collected runs, which must be of one model: the same weights, seed by seed."""
+    weights: dict[Any, dict[str, Path]] = {}
+    for member, facts in members(run):
+        print_of = facts.get("models", {}).get("model", {}).get("fingerprint")
+        if print_of is not None:
+            weights.setdefault(facts.get("seed"), {}).setdefault(print_of, member)
+    for strangers in (list(same.values()) for same in weights.values() if len(same) > 1):
+        raise SalrunError(
+            f"these tables are about one model: {strangers[0]} and {strangers[1]} differ in weights; collect each alone"
+        )
     path = run / "tables" / "curves.parquet"
     return cells(read_scores(run), pd.read_parquet(path) if path.is_file() else None)
 
@@ -227,20 +237,28 @@ def _as_evidence(table: pd.DataFrame, corrected: bool) -> pd.DataFrame:
 
 
 def evidence(cell: Cell, draws: int = DRAWS, seed: int = 0) -> dict[str, Evidence]:
-    """What the claims read, by table, with bootstrap draws over its images; too few give no draws, so no verdict."""
-    wide = frames(cell)
-    images = {name: images_of(frame) for name, frame in wide.items()}
-    sure = {name: draws if n >= ENOUGH else 0 for name, n in images.items()}
-    found = {n: Evidence({n: mean_table(frame, sure[n], seed)}, images[n]) for n, frame in wide.items()}
-    correlation = correlation_table(cell, min(sure.get("fidelity", 0), CORRELATION_DRAWS), seed)
-    if not correlation.empty:
-        found["correlation"] = Evidence({"correlation": correlation}, images["fidelity"])
+    """What the claims read, by table, with bootstrap draws over the images that all of its methods explain.
+
+    Fewer than ENOUGH images give no draws, so no verdict.
+    """
+    found = {}
+    for name, frame in frames(cell).items():
+        same = common(frame)
+        fewer = len(same) < len(frame)
+        note = f"only the images that all methods explain, of {len(frame)}" if fewer else ""
+        table = mean_table(same, draws if len(same) >= ENOUGH else 0, seed)
+        found[name] = Evidence({name: table}, len(same), note=note)
+    if "fidelity" in found:
+        images = found["fidelity"].images
+        correlation = correlation_table(cell, min(draws, CORRELATION_DRAWS) if images >= ENOUGH else 0, seed)
+        if not correlation.empty:
+            found["correlation"] = Evidence({"correlation": correlation}, images)
     return found
 
 
-def images_of(frame: pd.DataFrame) -> int:
-    """The fewest images that any method was given."""
-    return int(frame.notna().T.groupby("method").any().T.sum().min())
+def common(frame: pd.DataFrame) -> pd.DataFrame:
+    """The images that every method explains: means are compared over the same images."""
+    return frame[frame.notna().T.groupby("method").any().T.all(axis=1)]
 
 
 def frames(cell: Cell) -> dict[str, pd.DataFrame]:
@@ -306,12 +324,16 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def long_table(table: pd.DataFrame, frame: pd.DataFrame, known: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per cell: value with its 95% interval, n images, rank among the methods (1 = best), published."""
+    """One row per cell: value with its 95% interval, n images, rank among the methods (1 = best), published.
+
+    Ranks compare means over the images that every method explains.
+    """
     low, high = percentile_interval(table.iloc[1:])
     keys = [str(k) for k in table.columns.names]
     rows = table.columns.to_frame(index=False).assign(value=table.iloc[0].to_numpy(), ci_low=low, ci_high=high)
     rows = rows.assign(n=frame.notna().sum().reindex(table.columns).to_numpy())
-    rows["rank"] = _ranks(rows, "value", keys[:-1])
+    compared = rows.assign(value=common(frame).mean().reindex(table.columns).to_numpy())
+    rows["rank"] = _ranks(compared, "value", keys[:-1])
     if known is not None:
         known = known.rename(columns={"printed": "published"})
         known["published_rank"] = _ranks(known, "published", keys[:-1])
@@ -376,9 +398,15 @@ def further_table(cell: Cell, draws: int = DRAWS) -> pd.DataFrame:
 
 
 def discrimination_table(cell: Cell, draws: int = DRAWS) -> pd.DataFrame:
-    """Do the metrics tell CAMs, RISE and IBA apart? Their spread, a method's interval, pairs that differ surely."""
-    frame = frames(cell).get("fidelity")
-    if frame is None:
+    """Do the metrics tell CAMs, RISE and IBA apart? Their spread, a method's interval, pairs that differ surely.
+
+    Over the images that all of them explain; none where those are too few.
+    """
+    frame = frames(cell).get("fidelity", pd.DataFrame())
+    if not frame.shape[1]:
+        return frame
+    frame = common(frame.loc[:, frame.columns.get_level_values("method").isin(CLOSE)])
+    if len(frame) < ENOUGH:
         return pd.DataFrame()
     table, rows = mean_table(frame, draws), []
     for metric in FIDELITY:
@@ -521,7 +549,7 @@ def page(name: str, table: pd.DataFrame, cell: Cell, how: Mapping[str, Mapping[s
     groups = [k for k in ("target", "transform", "view") if k in table]
     columns = list(dict.fromkeys(table[[*groups, "metric"]].itertuples(index=False, name=None)))
     rows = table.set_index([*groups, "metric", "method"])
-    metrics = dict.fromkeys(table["metric"])
+    metrics = dict.fromkeys(column_names(table))
     lines = [f"**{TITLES[name]}.** {cell.about}. Measured (printed); n: images of each method.", ""]
     lines += [f"- {metric}: {how['metrics'][metric]}" for metric in metrics if metric in how["metrics"]]
     lines += [
@@ -539,6 +567,12 @@ def page(name: str, table: pd.DataFrame, cell: Cell, how: Mapping[str, Mapping[s
         budget = how["budgets"].get(str(method), "").replace("|", "or")
         lines.append(f"| {LABELS.get(str(method), method)} | {own['n'].max()} | {budget} | {' | '.join(values)} |")
     return "\n".join(lines) + "\n"
+
+
+def column_names(table: pd.DataFrame) -> pd.Series:
+    """The names in COLUMNS of a table's rows: its metrics, with the view where that is one of the controls."""
+    control = table["view"].isin(CONTROLS) if "view" in table else pd.Series(False, index=table.index)
+    return table["metric"].mask(control, table["metric"] + " " + table["view"]) if control.any() else table["metric"]
 
 
 def _printed(row: pd.Series) -> str:
@@ -571,7 +605,7 @@ def write_tables(run: Path, draws: int = DRAWS) -> list[Path]:
             if "n" in table and "method" in table:
                 table = table.assign(
                     budget=table["method"].map(how["budgets"]),
-                    definition=table["metric"].map(how["metrics"]),
+                    definition=column_names(table).map(how["metrics"]),
                     method_definition=table["method"].map(how["methods"]),
                 )
             made.setdefault(name, []).append(table.assign(seed=cell.seed))
