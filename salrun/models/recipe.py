@@ -22,7 +22,7 @@ from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
 from salrun.models.cnn import glorot
 from salrun.models.training import History, Loss, Training, accuracy, attack, fit, pgd_attack
-from salrun.models.verification import Verification, verify, verify_once
+from salrun.models.verification import Verification, check_fit, verify, verify_once
 from salrun.rng import Draws, generator
 from salrun.store import Store, key_of, source_of
 
@@ -116,7 +116,7 @@ class Recipe:
         """A freshly initialised network; `start` counts restarts."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, f"init/{start}").initial_seed())
-            module = self.arch()
+            module = made(self.arch)
         if self.init == "glorot":
             glorot(module, generator(seed, f"init/{start}"))
         return Classifier(module.eval(), self.mean, self.std, self.layers, self.title)
@@ -126,6 +126,7 @@ class Recipe:
     def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
         """The model, wherever its weights come from, verified."""
         model = self.build(seed).to(device)
+        check_fit(model, data, self.name, device)
         if self.training == "none":
             return self._finish(model, data, store, device, {"identity": self.identity(None, seed)}, "random")
         if self.weights is not None:
@@ -261,7 +262,7 @@ class Recipe:
         )
         gate = {} if self.training == "none" else self.gate
         verification = verify_once(model, data, gate, device, store)
-        deviations = self._deviations(card, source)
+        deviations = self._deviations(card, source, data)
         if not verification.passed:
             if not self.accept_unverified:
                 raise SalrunError(
@@ -273,7 +274,7 @@ class Recipe:
         model.requires_grad_(False)
         return Obtained(model, verification, dict(card), source, deviations)
 
-    def _deviations(self, card: Mapping[str, Any], source: str) -> list[str]:
+    def _deviations(self, card: Mapping[str, Any], source: str, data: Any) -> list[str]:
         if source == "random":
             return []
         if source == "file":
@@ -282,6 +283,29 @@ class Recipe:
         found = []
         if source == "shipped":
             found.append("model: shipped checkpoint (model.train=true trains anew)")
+            had, has = card.get("train_per_group"), data.fingerprint().get("train_per_bucket")
+            if had is not None and has is not None and dict(had) != json.loads(json.dumps(has)):
+                found.append(f"model: trained on {_sizes(had)} images per bucket, this data set has {_sizes(has)}")
         if used != "paper":
             found.append(f"training recipe '{used}', not the paper's (model.train=true model.recipe=paper)")
         return found
+
+
+def _sizes(per_group: Mapping[str, int]) -> str:
+    """`2000`, or `2000 to 6000`."""
+    low, high = min(per_group.values()), max(per_group.values())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def made(arch: Callable[[], nn.Module]) -> nn.Module:
+    """The network; an error inside the user's code is told in one line."""
+    name = getattr(getattr(arch, "func", arch), "__qualname__", str(arch))
+    try:
+        module = arch()
+    except SalrunError:
+        raise
+    except Exception as fault:
+        raise SalrunError(f"model.arch: {name} cannot be made: {type(fault).__name__}: {fault}") from fault
+    if not isinstance(module, nn.Module):
+        raise SalrunError(f"model.arch: {name} gives a {type(module).__name__}, not a torch.nn.Module")
+    return module

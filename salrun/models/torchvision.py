@@ -114,10 +114,15 @@ def modernised(tensors: dict[str, Tensor], module: nn.Module) -> dict[str, Tenso
     return counters | renamed
 
 
-def load_weights(module: nn.Module, name: str, weights: str) -> None:
+def load_weights(module: nn.Module, name: str, weights: str, sha256: str | None = None) -> None:
     """Fill a torchvision network from a file or from torchvision's own weights; what does not fit is refused."""
     path = Path(weights).expanduser()
-    tensors = read_weights(path) if is_file(weights) else published_weights(name, weights)
+    if is_file(weights) and not path.is_file():
+        raise SalrunError(
+            f"model.weights: there is no file {path}; give another, or a name of torchvision's, which downloads it "
+            f"(model=torchvision model.name={name})"
+        )
+    tensors = read_weights(path, sha256) if is_file(weights) else published_weights(name, weights)
     fill(module, modernised(tensors, module), path)
 
 
@@ -132,13 +137,14 @@ class TorchvisionModel(Pretrained):
     weights: str | None = "IMAGENET1K_V1"
     variant: Literal["v1"] | None = None
     classes: int = 1000
-    layers: dict[str, str] = field(default_factory=dict)  # cam, iba: instead of the architecture's own
+    sha256: str | None = None  # of the file, or its beginning
+    layers: dict[str, str] = field(default_factory=dict)  # cam, iba: instead of the architecture's own (None)
     mean: list[float] = field(default_factory=lambda: list(MEAN))
     std: list[float] = field(default_factory=lambda: list(STD))
     gate: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.layers = layers_of(self.name) | self.layers
+        self.layers = layers_of(self.name) | {role: layer for role, layer in self.layers.items() if layer is not None}
 
     @property
     def source(self) -> str:  # type: ignore[override]
@@ -149,7 +155,7 @@ class TorchvisionModel(Pretrained):
             torch.manual_seed(generator(seed, "init/0").initial_seed())
             module = build(self.name, self.classes, self.variant)
         if self.weights is not None:
-            load_weights(module, self.name, self.weights)
+            load_weights(module, self.name, self.weights, self.sha256)
         return module
 
 
@@ -167,11 +173,12 @@ def finetuned(
     variant: Literal["v1"] | None = None,
     classes: int = 5,
     trainable: Sequence[str] = ("layer4", "fc"),
+    sha256: str | None = None,
 ) -> nn.Module:
     """An ImageNet network with a new last layer for `classes`; only modules named by (or below) `trainable` learn."""
     module = build(name, 1000, variant)
     if weights is not None:
-        load_weights(module, name, weights)
+        load_weights(module, name, weights, sha256)
     last, old = [(path, part) for path, part in module.named_modules() if isinstance(part, nn.Linear)][-1]
     module.set_submodule(last, nn.Linear(old.in_features, classes))
     parts = dict(module.named_modules())

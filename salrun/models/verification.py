@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.training import predictions
 from salrun.store import Store, key_of, source_of
@@ -88,6 +89,30 @@ def verify_once(
                 store.write("verification", key, {"done": torch.ones(1)}, figures)
                 return measured
     return Verification(**known[1], gate=dict(gate))
+
+
+def check_fit(model: nn.Module, data: Any, name: str, device: torch.device) -> None:
+    """Raise unless the model takes images of the data's shape and has one output per class."""
+    there = f"data set '{data.name}'"
+    size = "x".join(map(str, data.shape))
+    channels = getattr(model, "mean", torch.zeros(1)).numel()
+    try:
+        if channels not in (1, data.shape[0]):  # would broadcast grey images to the channels of the mean
+            raise RuntimeError(f"the model normalises {channels} channels")
+        with torch.no_grad():
+            outputs = model(torch.zeros(1, *data.shape, device=device)).shape[1]
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as fault:  # what torch raises for shapes that do not fit
+        raise SalrunError(
+            f"model '{name}' does not take the images of {there}, {size}: choose another dataset=.. or model=.. "
+            f"({str(fault).splitlines()[0]})"
+        ) from fault
+    if outputs != len(data.classes):
+        raise SalrunError(
+            f"model '{name}' has {outputs} outputs but {there} has {len(data.classes)} classes: "
+            f"choose another dataset=.. or model=.."
+        )
 
 
 def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch.device) -> Verification:

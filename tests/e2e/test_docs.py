@@ -48,6 +48,7 @@ COMMANDS = {  # run on each page; a new command must be counted here
     "docs/add_a_dataset.md": 1,
     "docs/add_a_method.md": 2,
     "docs/add_a_metric.md": 2,
+    "docs/add_a_model.md": 2,
     "docs/compare.md": 2,
     "docs/reasoning.md": 2,
     "docs/scale.md": 3,
@@ -83,7 +84,7 @@ def read(text: str) -> Page:
 
 def commands(line: str) -> list[str]:
     """The commands of a line, without its comment."""
-    return [c for c in re.sub(r"\s+#.*", "", line).split("; ") if c.startswith(("salrun", "SALRUN_PLUGINS="))]
+    return [c for c in re.sub(r"\s+#.*", "", line).split("; ") if c.startswith(("salrun", "SALRUN_PLUGINS=", "python my"))]
 
 
 def small(command: str) -> str:

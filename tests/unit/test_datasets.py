@@ -14,6 +14,7 @@ from PIL import Image
 
 from salrun.datasets.base import balanced
 from salrun.datasets.cifar10 import CIFAR10
+from salrun.datasets.folder import Folder
 from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.mnist import MNIST
 from salrun.datasets.mnist_tasks import MnistHalves, MnistShapes, bounding_box, free_place
@@ -437,3 +438,51 @@ def test_pairs_of_other_data_and_sizes(root: str, tmp_path: Path) -> None:
         Pairs(root, ["wok"], ["wok"])
     with pytest.raises(SalrunError, match="train_pairs of tinyimagenet_pairs must be at least 1"):
         Pairs(root, ["acorn"], ["wok"], train_pairs=0)
+
+
+# -- pictures of one's own ---------------------------------------------------------------------------------------------
+
+
+def own_pictures(root: Path) -> Path:
+    for kind, colour in {"cat": (10, 20, 30), "dog": (200, 100, 50)}.items():
+        (root / kind).mkdir(parents=True)
+        for k in range(3):
+            Image.new("RGB", (40 + k, 30), colour).save(root / kind / f"{k}.png")
+    (root / "cat" / "notes.txt").write_text("no picture")
+    return root
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    data = Folder(str(own_pictures(tmp_path / "mine")), size=16, short_side=20)
+    assert data.classes == ("cat", "dog")
+    assert data.ids("test") == ["cat/0.png", "cat/1.png", "cat/2.png", "dog/0.png", "dog/1.png", "dog/2.png"]
+    batch = data.batch(["dog/1.png", "cat/0.png"])
+    assert batch.x.shape == (2, 3, 16, 16)
+    assert batch.y.tolist() == [1, 0]
+    torch.testing.assert_close(batch.x[0, :, 3, 3], torch.tensor([200, 100, 50]) / 255)
+    before = data.fingerprint()
+    Image.new("RGB", (40, 30), (11, 20, 30)).save(tmp_path / "mine" / "cat" / "0.png")
+    assert Folder(data.root, size=16, short_side=20).fingerprint() != before
+
+
+def test_a_folder_of_some_of_the_models_classes(tmp_path: Path) -> None:
+    own_pictures(tmp_path / "mine")
+    names = tmp_path / "names.txt"
+    names.write_text("bird\ndog\nfish\ncat\n")
+    data = Folder(str(tmp_path / "mine"), names_file=str(names))
+    assert data.classes == ("bird", "dog", "fish", "cat")
+    assert data.labels(["dog/1.png", "cat/0.png"]).tolist() == [1, 3]
+    names.write_text("bird\nfish\ncat\n")
+    with pytest.raises(SalrunError, match="unknown class 'dog'"):
+        Folder(str(tmp_path / "mine"), names_file=str(names)).ids("test")
+
+
+def test_an_empty_or_missing_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    with pytest.raises(SalrunError, match="nowhere/<class>"):
+        Folder(str(tmp_path / "nowhere")).explained()
+    with pytest.raises(SalrunError, match=r"empty have none that end in \.jpeg"):
+        Folder(str(tmp_path / "empty")).explained()
+    (tmp_path / "empty" / "cat" / "a.png").write_bytes(b"no picture")
+    with pytest.raises(SalrunError, match="cannot read picture"):
+        Folder(str(tmp_path / "empty")).batch(["cat/a.png"])

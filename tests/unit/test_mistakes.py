@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,3 +142,21 @@ def test_the_machines_faults_are_one_line(
     assert cli.run(["+experiment=x"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("salrun: ")
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "message"),
+    [
+        ((3, 24, 24), 10, "'tomsett_cnn' does not take the images of data set 'mine', 3x24x24"),
+        ((1, 32, 32), 10, "'tomsett_cnn' does not take the images of data set 'mine', 1x32x32"),
+        ((3, 32, 32), 3, "'tomsett_cnn' has 10 outputs but data set 'mine' has 3 classes"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_named(
+    shape: tuple[int, ...], classes: int, message: str, tmp_path: Path
+) -> None:
+    config = compose_config(["dataset=cifar10", "model=tomsett_cnn", "methods=[gradient]"])
+    recipe = instantiate(check(config)["model"], "model")
+    data = SimpleNamespace(name="mine", shape=shape, classes=tuple(map(str, range(classes))))
+    with pytest.raises(SalrunError, match=message):
+        recipe.obtain(data, 0, Store(tmp_path), torch.device("cpu"))

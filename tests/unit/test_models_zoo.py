@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -12,8 +14,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from salrun.errors import SalrunError
-from salrun.models import pretrained
+from salrun.models import efficientnet_lite, pretrained
 from salrun.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0, find_weights, renamed
+from salrun.models.own import OwnModel
 from salrun.models.small import MnistCNN, TomsettCNN
 from salrun.models.smerf_deep import smerf_alexnet, smerf_vgg16
 from salrun.models.torchvision import FixedNorm, TorchvisionModel, build, finetuned, layers_of, modernised
@@ -202,6 +205,58 @@ def test_weights_from_safetensors_and_pth_are_one_model(resnet18_file: Path, tmp
     assert TorchvisionModel("resnet18", str(resnet18_file), classes=10).source == "file"
 
 
+def test_a_file_with_another_sha256_is_refused(resnet18_file: Path, tmp_path: Path) -> None:
+    body = bytearray(resnet18_file.read_bytes())
+    right = hashlib.sha256(body).hexdigest()
+    copied = tmp_path / "copied.safetensors"
+    copied.write_bytes(body)
+    model = TorchvisionModel("resnet18", str(copied), classes=10, sha256=right)
+    assert model.load().fingerprint
+    body[-1] ^= 1
+    copied.write_bytes(body)
+    with pytest.raises(SalrunError, match=f"copied.* does not have the sha256 {right}"):
+        model.load()
+
+
+class Own(nn.Module):
+    """Weights of its own: what a class sets is kept."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 6, 3), nn.BatchNorm2d(6))
+        self.head = nn.Linear(6, 2)
+        nn.init.constant_(self.head.weight, 0.25)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x).mean((2, 3)))
+
+
+def test_a_network_of_ones_own_keeps_its_weights(tmp_path: Path) -> None:
+    model = OwnModel("own", Own, layers={"cam": None, "iba": None})
+    found = model.load()
+    assert bool((found.module.head.weight == 0.25).all())
+    assert found.layers == {"cam": "features.3", "iba": "features.3"}
+    assert found.fingerprint == OwnModel("own", Own).load().fingerprint != OwnModel("own", Own).load(1).fingerprint
+    state = {f"module.{k}": torch.full_like(v, 2) for k, v in Own().state_dict().items()}
+    for path, write in {tmp_path / "own.pth": torch.save, tmp_path / "own.safetensors": save_file}.items():
+        write(state, path)
+        loaded = OwnModel("own", Own, str(path), layers={"cam": "features.0"}).load()
+        assert bool((loaded.module.head.weight == 2).all())
+        assert loaded.layers["cam"] == "features.0"
+
+
+def test_mistakes_in_ones_own_network_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SalrunError, match=r"model\.arch: Own cannot be made: TypeError: .*'breadth'"):
+        OwnModel("own", functools.partial(Own, breadth=3)).load()
+    with pytest.raises(SalrunError, match=r"model\.arch: dict gives a dict, not a torch\.nn\.Module"):
+        OwnModel("own", dict).load()
+    torch.save(Own(5).state_dict(), tmp_path / "five.pth")
+    with pytest.raises(SalrunError, match="another architecture"):
+        OwnModel("own", Own, str(tmp_path / "five.pth")).load()
+    with pytest.raises(SalrunError, match="unknown layer 'nowhere'"):
+        OwnModel("own", Own, layers={"cam": "nowhere"}).load()
+
+
 def test_random_weights_follow_the_seed_and_leave_torchs_generator_alone() -> None:
     before = torch.random.get_rng_state()
     recipe = TorchvisionModel("resnet18", None, classes=2, layers={"cam": "layer3"})
@@ -236,6 +291,17 @@ def damaged(tmp_path: Path, good: Path) -> dict[str, tuple[Path, str]]:
     torch.save(MnistCNN().state_dict(), other)
     numbers = tmp_path / "numbers.pth"
     torch.save({"accuracy": 0.9}, numbers)
+    keys = tmp_path / "keys.pth"
+    torch.save({0: torch.ones(2)}, keys)
+    flipped = tmp_path / "flipped.pth"
+    torch.save(build("resnet18", 10).state_dict(), flipped)
+    body = bytearray(flipped.read_bytes())
+    body[len(body) // 2] ^= 1
+    flipped.write_bytes(body)
+    infinite = tmp_path / "infinite.safetensors"
+    state = build("resnet18", 10).state_dict()
+    state["fc.bias"][3] = torch.nan
+    save_file(state, infinite)
     return {
         "cut": (cut, "damaged or truncated"),
         "disguised": (disguised, "not a safetensors file"),
@@ -244,6 +310,9 @@ def damaged(tmp_path: Path, good: Path) -> dict[str, tuple[Path, str]]:
         "half": (half, "damaged or truncated"),
         "other": (other, "another architecture"),
         "numbers": (numbers, "holds no state_dict"),
+        "keys": (keys, "holds no state_dict"),
+        "flipped": (flipped, "damaged or truncated.*checksum of"),
+        "infinite": (infinite, "fc.bias has values that are not finite"),
         "none": (tmp_path / "none.pth", "there is no file"),
         "name": (tmp_path / "x" / "weights.h5", "there is no file"),
     }
@@ -254,7 +323,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cases = damaged(tmp_path, resnet18_file)
-    assert len(cases) == 9
+    assert len(cases) == 12
     for what, (path, says) in cases.items():
         with pytest.raises(SalrunError, match=says) as caught:
             TorchvisionModel("resnet18", str(path), classes=10).load()
@@ -328,7 +397,7 @@ def test_efficientnet_lite0_is_the_published_size() -> None:
     assert shapes == {"cam": (1280, 7, 7), "iba": (40, 28, 28)}
 
 
-def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path) -> None:
+def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = efficientnet_lite0()
     theirs = {}
@@ -344,6 +413,9 @@ def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path) -> None:
     path = tmp_path / "weights" / "efficientnet-lite0-57934424.pth"
     path.parent.mkdir()
     torch.save(theirs, path)
+    with pytest.raises(SalrunError, match="does not have the sha256"):  # the published file's name, other content
+        EfficientNetLite0(root=str(tmp_path)).load()
+    monkeypatch.setattr(efficientnet_lite, "SHA256", None)
     loaded = EfficientNetLite0(root=str(tmp_path)).load()
     x = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
@@ -363,5 +435,6 @@ def test_a_model_below_its_gate_is_a_deviation(resnet18_file: Path, monkeypatch:
     for accuracy, said in ((0.26, ["test accuracy 0.260 < 0.7"]), (0.8, [])):
         found = Verification("test", accuracy, gate=model.gate)
         monkeypatch.setattr(pretrained, "verify_once", lambda *_, found=found: found)
+        monkeypatch.setattr(pretrained, "check_fit", lambda *_: None)
         obtained = model.obtain(None, 0, None, torch.device("cpu"))
         assert [d.partition(": ")[2] for d in obtained.deviations] == said

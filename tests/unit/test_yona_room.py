@@ -329,11 +329,13 @@ def test_the_causal_quantity_refuses_half_a_specification() -> None:
 class TinyData:
     """Enough of a data set to verify a network on."""
 
+    name = "tiny"
     shape = (1, 28, 28)
     verification_split = "test"
 
     def __init__(self, classes: int = 3) -> None:
         self.count = classes
+        self.classes = tuple(map(str, range(classes)))
 
     def ids(self, split: str) -> list[str]:
         return [f"{split}-{i}" for i in range(12)]

@@ -1,0 +1,92 @@
+"""A user's own pictures, sorted into a folder per class: `<root>/<class>/*.png`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from salrun.datasets.base import SPLITS, ImageDataset, Table, digest
+from salrun.datasets.imagenet import SUFFIXES
+from salrun.datasets.pictures import fit_to, read_pictures
+from salrun.errors import SalrunError, unknown
+
+
+@dataclass
+class Folder(ImageDataset):
+    """The pictures of `root`/<class>/ at `size` x `size`, RGB; all of them may be explained, and give the statistics
+    and backgrounds that some methods need.
+
+    A class's index is its place among the sorted folders; where the model knows more classes, its place in
+    `names_file`, which has one name per line in the order of the model's outputs.
+    """
+
+    root: str
+    n_explained: int | None = None
+    seed: int = 0
+    size: int = 224
+    short_side: int = 256
+    fit: Literal["crop", "squash"] = "crop"
+    names_file: str | None = None
+
+    name = "folder"
+    parts = ("pictures",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.size <= self.short_side:
+            raise SalrunError(f"dataset.size must be in 1..short_side ({self.short_side}), got {self.size}")
+        self.shape = (3, self.size, self.size)
+
+    @functools.cached_property
+    def _folders(self) -> list[Path]:
+        root = Path(self.root).expanduser()
+        found = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+        if not found:
+            raise SalrunError(f"no pictures: looked for {root}/<class>/*.png or .jpg; set dataset.root to your folder")
+        return found
+
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        own = tuple(folder.name for folder in self._folders)
+        if self.names_file is None:
+            return own
+        path = Path(self.names_file).expanduser()
+        if not path.is_file():
+            raise SalrunError(f"dataset.names_file: there is no file {path}")
+        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        for one in own:
+            if one not in names:
+                raise unknown("class", one, names, f"{path} (a folder of {self.root})")
+        return names
+
+    @functools.cached_property
+    def _files(self) -> list[tuple[str, Path, int]]:
+        """(id, picture, class), in order of class and name."""
+        rows = [
+            (f"{folder.name}/{path.name}", path, self.classes.index(folder.name))
+            for folder in self._folders
+            for path in sorted(folder.iterdir())
+            if path.suffix.lower() in SUFFIXES
+        ]
+        if not rows:
+            raise SalrunError(f"no pictures: the folders of {self.root} have none that end in {', '.join(SUFFIXES)}")
+        return rows
+
+    def load(self, part: str) -> Table:
+        ids, paths, classes = zip(*self._files, strict=True)
+        prepare = fit_to(self.size, self.fit, self.short_side)
+        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows], prepare))
+
+    def ids(self, split: str) -> list[str]:
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS, "dataset 'folder'")
+        return list(self.table("pictures").ids)
+
+    def digests(self) -> dict[str, str]:
+        pictures = "\n".join(f"{name} {index} {digest(path)}" for name, path, index in self._files)
+        return {"pictures": hashlib.sha256(pictures.encode()).hexdigest()}
