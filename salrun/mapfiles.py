@@ -1,7 +1,8 @@
 """Kept maps of a run: `maps/` holds pictures, planes (float16) and an index, for the gallery and for comparing maps.
 
 `maps/<method>.safetensors` has `plane` (N, H, W), each map over its largest absolute value, and that value as `scale`;
-`maps/<model>/<method>.safetensors` has the same of each further model of the run, for its first images.
+`maps/<model>/<method>.safetensors` has the same of each further model of the run, for its first images. Planes are for
+looking at: metrics score a view of the raw map (in the index: `view`), which for colour images is mostly not the plane.
 """
 
 from __future__ import annotations
@@ -62,7 +63,16 @@ def write_maps(cell: Cell, stages: Stages, work: list[Tile], out: Path, most: in
         if parts:
             joined = {name: torch.cat([part[name] for part in parts]).contiguous() for name in ("plane", "scale")}
             write_atomic(out / "maps" / model / f"{method}.safetensors", serialise(joined))
-    methods = [{"name": p.name, "label": p.label, "signed": p.method.signed} for p in cell.methods]
+    methods = [
+        {
+            "name": p.name,
+            "label": p.label,
+            "signed": p.method.signed,
+            "plane": "sum over channels" if p.method.signed else "sum of absolute values over channels",
+            "view": p.view.name,
+        }
+        for p in cell.methods
+    ]
     content = {**index, "methods": methods, "masks": masks, "roles": roles, "classes": list(cell.dataset.classes)}
     write_atomic(out / "maps" / "index.json", json.dumps(content).encode())
 

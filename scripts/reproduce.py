@@ -68,10 +68,10 @@ LAPTOP = {  # what two cores can do in two hours: dear methods on fewer images, 
     ],
     "cifar10": [
         f"zhang_fidelity dataset.n_explained=500 {SMALL} {COARSE_32} {GROUPS}",
-        f"zhang_targets target=predicted dataset.n_explained=100 {SMALL} {COARSE_32}",
-        f"zhang_targets target=least_probable dataset.n_explained=100 {SMALL} {COARSE_32}",
-        f"zhang_robustness dataset.n_explained=20 {SMALL}",
-        f"zhang_transforms dataset.n_explained=12 {SMALL} {COARSE_32}",
+        f"zhang_targets target=predicted dataset.n_explained=500 {SMALL} {COARSE_32}",
+        f"zhang_targets target=least_probable dataset.n_explained=500 {SMALL} {COARSE_32}",
+        f"zhang_robustness dataset.n_explained=100 {SMALL}",
+        f"zhang_transforms dataset.n_explained=30 {SMALL} {COARSE_32}",
     ],
 }
 

@@ -16,6 +16,8 @@ from salrun.errors import SalrunError
 from salrun.files import write_atomic
 from salrun.tensorfile import digest, read_safetensors
 
+PAPERS = Path(__file__).resolve().parents[1] / "papers"  # shipped: <paper>/checkpoints/<name>.safetensors
+
 
 def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: bool = True) -> None:
     """`path` (.safetensors) and its card `path` (.json). `half` stores float16: verify the rounded weights."""
@@ -31,18 +33,42 @@ def save_checkpoint(path: Path, module: nn.Module, card: dict[str, Any], half: b
 
 def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
     """Fill `module` from `path`, all keys and shapes matching, and return the card. Refuses damage and mismatch."""
-    body = read_safetensors(path)
-    card = read_card(path)
-    if card.get("sha256") != digest(body):
-        raise SalrunError(
-            f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; delete or restore it"
-        )
+    body, card = _read(path)
     try:
         tensors = parse(body)
     except SafetensorError as fault:
         raise SalrunError(f"checkpoint {path} is damaged: {fault}") from fault
     fill(module, tensors, path)
     return card
+
+
+def whole(path: Path) -> bool:
+    """Whether the weights and their card are there and the sha256 on the card is that of the weights."""
+    try:
+        _read(path)
+    except SalrunError:
+        return False
+    return True
+
+
+def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The weights as stored and their card, the sha256 compared."""
+    ours = _shipped(path)
+    remedy = f"restore it, or train it again: make train-{path.stem}" if ours else "delete or restore it"
+    try:
+        body, card = read_safetensors(path), read_card(path)
+    except SalrunError as fault:
+        if not ours:
+            raise
+        raise SalrunError(f"{fault}; {remedy}") from fault
+    if card.get("sha256") != digest(body):
+        raise SalrunError(f"checkpoint {path} does not match the sha256 on its card: damaged or exchanged; {remedy}")
+    return body, card
+
+
+def _shipped(path: Path) -> bool:
+    folder = path.resolve().parent
+    return folder.name == "checkpoints" and folder.parent.parent == PAPERS
 
 
 def read_card(path: Path) -> dict[str, Any]:

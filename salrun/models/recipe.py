@@ -28,7 +28,7 @@ from salrun.store import Store, key_of, source_of
 
 log = logging.getLogger(__name__)
 
-PAPERS = Path(__file__).resolve().parent.parent / "papers"
+PAPERS = checkpoint.PAPERS
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Recipe:
         """The checkpoint whose card has this very identity, if we ship one."""
         wanted = json.loads(json.dumps(identity))
         for card in sorted((PAPERS / self.paper / "checkpoints").glob("*.json")) if self.paper else []:
-            if json.loads(card.read_text()).get("identity") == wanted:
+            if checkpoint.read_card(card.with_suffix(".safetensors")).get("identity") == wanted:
                 return card.with_suffix(".safetensors")
         return None
 
