@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -128,12 +127,16 @@ def queue_id() -> str | None:
 
 
 def code_of(config: dict[str, Any]) -> str:
-    """Hash of the code behind a run: this package and the modules of users' parts."""
+    """Hash of the code behind a run: this package, the modules of users' parts and what those import."""
     files = sorted(Path(__file__).resolve().parent.rglob("*.py"))
     targets = re.findall(r'"_target_": "([\w.]+)\.\w+"', json.dumps(config, default=str))
-    specs = [importlib.util.find_spec(m) for m in sorted(set(targets)) if not m.startswith("salrun.")]
-    files += [Path(s.origin) for s in specs if s is not None and s.origin is not None]
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.suffix == ".py")).hexdigest()[:16]
+    code = b"".join(f.read_bytes() for f in files)
+    theirs = sorted({m for m in targets if not m.startswith("salrun.")})
+    if theirs:
+        from salrun.store import source_of_module  # imports torch, which listing finished jobs does without
+
+        code += "".join(map(source_of_module, theirs)).encode()
+    return hashlib.sha256(code).hexdigest()[:16]
 
 
 def own_settings(command: str) -> list[str]:

@@ -64,10 +64,16 @@ PLUGINS: dict[str, dict[str, type]] = {"methods": {}, "metrics": {}}
 def load_plugins() -> None:
     """Import the files of SALRUN_PLUGINS (separated by the path separator) and the entry points `salrun.plugins`.
 
+    Modules of the current folder can be imported from then on.
+
     Every dataclass there that derives from Method or Metric becomes a name of its own. Configs and plug-ins are code:
     load only what you trust.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     for entry in filter(None, os.environ.get("SALRUN_PLUGINS", "").split(os.pathsep)):
+        if not Path(entry).exists():
+            raise SalrunError(f"plug-in {entry} of SALRUN_PLUGINS is not there")
         register_module(load_file(Path(entry)))
     for point in entry_points(group="salrun.plugins"):
         register_module(point.load())
@@ -76,7 +82,7 @@ def load_plugins() -> None:
 def load_file(path: Path) -> Any:
     """Import one Python file as a module."""
     if not path.exists():
-        raise SalrunError(f"plug-in {path} is not there (SALRUN_PLUGINS)")
+        raise SalrunError(f"{path} is not there")
     name = path.stem
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
         return sys.modules[name]

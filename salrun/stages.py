@@ -18,7 +18,7 @@ from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.inference import inference_copy
 from salrun.rng import Draws
-from salrun.store import key_of, source_of
+from salrun.store import key_of, source_of, users_code
 from salrun.types import NAN_MAP, OK, Batch, FeatureStats, Fitted, Scene, Score
 from salrun.views import NamedView, group_clip, map_flags
 
@@ -71,6 +71,7 @@ class Stages:
         self.base = {
             "model": model.fingerprint,
             "data": cell.dataset.fingerprint(),
+            **users_code(cell.dataset, cell.config.get("dataset")),
             "seed": cell.seed,
             "tile": cell.tile,
             "precision": cell.precision,

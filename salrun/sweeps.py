@@ -28,6 +28,7 @@ SILENT = 300.0  # seconds without a heartbeat after which a run on another machi
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT", "RESIZING")
 AT_WORK = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+ENDED = ("done", "planned")  # did what was asked of them
 AGAIN = "the same command again does the rest"
 
 
@@ -35,7 +36,7 @@ AGAIN = "the same command again does the rest"
 class Job:
     """One run, alone or of a sweep, as it stands."""
 
-    state: str  # done | running | failed | missing
+    state: str  # done | planned | running | failed | missing
     what: str
     folder: Path
     reason: str = ""
@@ -76,7 +77,7 @@ def job_in(
     what = what or described(facts)
     status = facts.get("status")
     if status == "done":
-        return Job("done", what, folder, "", log)
+        return Job("planned" if facts.get("planned_only") else "done", what, folder, "", log)
     if queued in WAITING:
         return Job("running", what, folder, f"stopped, and in the queue again: {queued}", log)
     if status == "interrupted" and queued in AT_WORK:  # the queue has not yet heard of it
@@ -153,7 +154,7 @@ def sweeps_below(paths: Iterable[Path]) -> list[Path]:
 def counts(jobs: Iterable[Job]) -> str:
     """`3 done, 1 failed`."""
     number = Counter(job.state for job in jobs)
-    return ", ".join(f"{number[s]} {s}" for s in ("done", "running", "failed", "missing") if number[s])
+    return ", ".join(f"{number[s]} {s}" for s in ("done", "planned", "running", "failed", "missing") if number[s])
 
 
 def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
@@ -168,7 +169,7 @@ def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
         jobs = jobs_of(sweep, queue)
         waits = any(queue.get(str(n.get("id"))) in WAITING + AT_WORK for n in read_submitted(sweep).values())
         at_work = waits or held(sweep) or any(job.state == "running" for job in jobs)
-        return None if at_work or all(job.state == "done" for job in jobs) else sweep
+        return None if at_work or all(job.state in ENDED for job in jobs) else sweep
     return None
 
 

@@ -266,7 +266,13 @@ def _three(cell: str) -> str:
 
 
 def _count(table: pd.DataFrame) -> str:
-    return ", ".join(f"{n} {verdict}" for verdict, n in table["verdict"].value_counts().items()) + "."
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in table["verdict"].value_counts().items())
+    without = int(table["reason"].str.contains("not on a run").sum())
+    return (
+        f"{counts}; {without} of them rest on the configuration or on toy maps, not on a run."
+        if without
+        else f"{counts}."
+    )
 
 
 BLOCKS: dict[str, Callable[..., str]] = {

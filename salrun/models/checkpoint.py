@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.files import write_atomic
+from salrun.models.classifier import Classifier
+from salrun.store import key_of, source_of_module
 from salrun.tensorfile import digest, read_safetensors
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # shipped: <paper>/checkpoints/<name>.safetensors
@@ -115,3 +117,21 @@ def round_half(module: nn.Module) -> None:
 def fingerprint(module: nn.Module) -> str:
     """sha256 of all weights, by name: what a result depends on."""
     return digest(serialise({k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}))
+
+
+def model_key(model: Classifier) -> str:
+    """What results depend on: weights, normalisation, the network's layers, those that are read, and a user's code.
+
+    The description of a network has strides and paddings, which its weights do not tell.
+    """
+    theirs = {type(part).__module__ for part in model.module.modules()}
+    own = sorted(m for m in theirs if m.partition(".")[0] not in ("salrun", "torch", "torchvision"))
+    return key_of(
+        "weights",
+        weights=fingerprint(model.module),
+        network=repr(model.module),
+        mean=model.mean.flatten().tolist(),
+        std=model.std.flatten().tolist(),
+        layers=dict(model.layers),
+        code={module: source_of_module(module) for module in own},
+    )

@@ -34,15 +34,17 @@ class Pretrained:
     def load(self, seed: int = 0) -> Classifier:
         """The network as a classifier, ready to be explained."""
         module = self.module(seed)
-        result = Classifier(module, self.mean, self.std, self.layers, self.name, checkpoint.fingerprint(module))
+        result = Classifier(module, self.mean, self.std, self.layers, self.name)
         for role in self.layers:
             result.layer(role)  # a wrong name is an error now, not after an hour
-        return result.eval().requires_grad_(False)
+        result.eval().requires_grad_(False)
+        result.fingerprint = checkpoint.model_key(result)
+        return result
 
     def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
         model = self.load(seed).to(device)
         check_fit(model, data, self.name, device)
-        card = {"weights": self.weights, "sha256": model.fingerprint}
+        card = {"weights": self.weights, "sha256": checkpoint.fingerprint(model.module)}
         check = verify_once(model, data, self.gate, device, store)
         short = [] if check.passed else [f"model {self.name} falls short of its gate on these images: {check.reason}"]
         return Obtained(model, check, card, self.source, short)

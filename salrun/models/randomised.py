@@ -15,7 +15,7 @@ from salrun.models.randomise import execution_order, reinitialised
 from salrun.models.recipe import Obtained
 from salrun.models.verification import verify_once
 from salrun.rng import hash64
-from salrun.store import Store, key_of
+from salrun.store import Store
 
 MODES = ("untrained", "all", "cascading", "independent")
 CHECKED = {"images": 500.0}  # accuracy of such a model is chance: so many images tell
@@ -68,9 +68,7 @@ class Randomised:
             kind = type(self.parent).__name__
             raise SalrunError(f"Randomised: a {kind} has no untrained form; mode=all draws all its layers anew")
         model: Classifier = self.parent.build(seed)
-        weights = checkpoint.fingerprint(model.module)
-        mean, std = model.mean.flatten().tolist(), model.std.flatten().tolist()
-        model.fingerprint = key_of("weights", weights=weights, mean=mean, std=std, layers=model.layers)
+        model.fingerprint = checkpoint.model_key(model)
         return model
 
     def _chosen(self, model: Classifier, probe: torch.Tensor) -> list[str]:

@@ -24,7 +24,7 @@ from salrun.models.cnn import glorot
 from salrun.models.training import History, Loss, Training, accuracy, attack, fit, pgd_attack
 from salrun.models.verification import Verification, check_fit, verify, verify_once
 from salrun.rng import Draws, generator
-from salrun.store import Store, key_of, source_of
+from salrun.store import Store, key_of, source_of, users_code
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +157,7 @@ class Recipe:
             identity=identity,
             arch={k: Path(v).name if isinstance(v, str) else v for k, v in given.items()},
             data=data.fingerprint(),
+            **users_code(data),
             how=asdict(self.how()),
             source=source_of(self),
         )
@@ -256,10 +257,7 @@ class Recipe:
     def _finish(
         self, model: Classifier, data: Any, store: Store, device: torch.device, card: Mapping[str, Any], source: str
     ) -> Obtained:
-        digest = checkpoint.fingerprint(model.module)
-        model.fingerprint = key_of(
-            "weights", weights=digest, mean=list(self.mean), std=list(self.std), layers=self.layers
-        )
+        model.fingerprint = checkpoint.model_key(model)
         gate = {} if self.training == "none" else self.gate
         verification = verify_once(model, data, gate, device, store)
         deviations = self._deviations(card, source, data)

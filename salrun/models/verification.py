@@ -12,7 +12,7 @@ from torch import nn
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.training import predictions
-from salrun.store import Store, key_of, source_of
+from salrun.store import Store, key_of, source_of, users_code
 
 FLIPS = 100  # pairs for every two buckets that differ in one object
 
@@ -74,6 +74,7 @@ def verify_once(
         "verification",
         model=model.fingerprint,
         data=data.fingerprint(),
+        **users_code(data),
         flips="flips" in gate,
         images=gate.get("images"),
         device=device.type,

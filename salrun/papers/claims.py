@@ -10,13 +10,14 @@ to the published tables (row 0 only) says whether the paper's own numbers suppor
         return pick(e["alpha"], steps=40) - pick(e["alpha"], steps=20)
 
 A claim with several parts (columns) holds where all parts do (`any_of=True`: where one does); its margin is that of
-the worst (best) part, and the parts that fail are named in `reason`.
+the worst (best) part. `reason` names the parts that fail; where all hold, the closest one.
 
 `holds`: yes where the whole confidence interval is > 0, no where it is < 0, else uncertain. It is an interval over
 images; with at least three seeds it is Student's t over the seeds' margins. Where one failing (holding) part of several
 would decide, that side of the interval is widened by Bonferroni's correction.
 `verdict`: reproduced where `holds` equals `published_holds` (for what is stated in the text only: where it holds), so a
 statement that is false both here and on the paper's own tables is reproduced as such, and `reason` says so.
+A claim with a `basis` rests on no run: its value alone decides, it has no interval, and `reason` says so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ COLUMNS = [
     *("published", "published_holds", "verdict", "reason"),
 ]
 SEEDS_FOR_INTERVAL = 3
+NO_RUN = {  # what a claim may rest on instead of a run
+    "configuration": "checked on the configuration, not on a run",
+    "toy maps": "checked on toy maps, not on a run",
+}
 
 
 class NotTestable(Exception):
@@ -45,12 +50,13 @@ class NotTestable(Exception):
 
 @dataclass(frozen=True)
 class Margin:
-    """One number, > 0 where the statement holds, with its confidence interval and the parts that fail."""
+    """One number, > 0 where the statement holds, with its confidence interval, and the parts that decide it."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
     failing: tuple[str, ...] = ()
+    closest: str = ""  # of several parts, the one whose margin this is
 
     @property
     def holds(self) -> str:
@@ -88,21 +94,24 @@ class Claim:
     measure: Callable[[Evidence], Parts]
     any_of: bool = False
     text: bool = False  # stated in text or figures only: there is no published number to test
+    basis: str = ""  # a key of NO_RUN where the claim rests on no run
 
 
 _CLAIMS: dict[str, dict[str, Claim]] = {}
 
 
 def claim(
-    id: str, paper: str, statement: str, *, any_of: bool = False, text: bool = False
+    id: str, paper: str, statement: str, *, any_of: bool = False, text: bool = False, basis: str = ""
 ) -> Callable[[Callable[[Evidence], Parts]], Callable[[Evidence], Parts]]:
     """Register a function of the evidence as a claim of `paper`."""
+    if basis and basis not in NO_RUN:
+        raise SalrunError(f"claim '{id}' of '{paper}': basis must be one of {', '.join(NO_RUN)}, got '{basis}'")
 
     def register(measure: Callable[[Evidence], Parts]) -> Callable[[Evidence], Parts]:
         known = _CLAIMS.setdefault(paper, {})
         if id in known and known[id].measure.__module__ != measure.__module__:
             raise SalrunError(f"claim '{id}' of '{paper}' is defined twice, in {known[id].measure.__module__}")
-        known[id] = Claim(id, paper, statement, measure, any_of, text)
+        known[id] = Claim(id, paper, statement, measure, any_of, text, basis)
         return measure
 
     return register
@@ -168,10 +177,10 @@ def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[s
     row["published"] = "text" if known is None else round(known.value, 10)
     row["published_holds"] = "yes" if known is None else known.holds
     try:
-        margin = measure(claim, seeds)
+        margin = measure(claim, seeds[:1] if claim.basis else seeds)
     except NotTestable as problem:
         return row | {"holds": "", "verdict": "not testable here", "reason": str(problem)}
-    holds = "uncertain" if math.isnan(margin.low) else margin.holds
+    holds = "uncertain" if math.isnan(margin.low) and not claim.basis else margin.holds
     agrees = holds == row["published_holds"]
     verdict = "uncertain" if holds == "uncertain" else "reproduced" if agrees else "not reproduced"
     return row | {
@@ -180,7 +189,7 @@ def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[s
         "ci_high": margin.high,
         "holds": holds,
         "verdict": verdict,
-        "reason": "; ".join(filter(None, [_why(margin, known), _basis(seeds), seeds[0].note])),
+        "reason": "; ".join(filter(None, [_why(margin, known), _basis(claim, seeds), seeds[0].note])),
     }
 
 
@@ -199,8 +208,10 @@ def measure(claim: Claim, seeds: Sequence[Evidence]) -> Margin:
     lows, highs = _intervals([turn * t for t in tables])
     margins = turn * points.mean()
     ends = sorted([turn * lows.min(), turn * highs.min()])
-    failing = () if claim.any_of or len(margins) == 1 else _failing(margins)
-    return Margin(float(turn * margins.min()), float(ends[0]), float(ends[1]), failing)
+    several = len(margins) > 1
+    failing = _failing(margins) if several and not claim.any_of else ()
+    closest = _cell_name(margins.idxmin()) if several else ""
+    return Margin(float(turn * margins.min()), float(ends[0]), float(ends[1]), failing, closest)
 
 
 def _failing(margins: pd.Series) -> tuple[str, ...]:
@@ -267,6 +278,8 @@ def _why(margin: Margin, known: Margin | None) -> str:
     text = []
     if margin.failing:
         text.append(f"fails here for {_listing(margin.failing)}")
+    elif margin.closest:
+        text.append(f"closest: {margin.closest}")
     if known is None:
         text.append("the paper states it in text or figures only")
     elif known.holds == "no":
@@ -275,7 +288,9 @@ def _why(margin: Margin, known: Margin | None) -> str:
     return "; ".join(text)
 
 
-def _basis(seeds: Sequence[Evidence]) -> str:
+def _basis(claim: Claim, seeds: Sequence[Evidence]) -> str:
+    if claim.basis:
+        return NO_RUN[claim.basis]
     if len(seeds) >= SEEDS_FOR_INTERVAL:
         return f"CI over {len(seeds)} seeds"
     count = sum(e.models for e in seeds)

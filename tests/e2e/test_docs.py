@@ -84,7 +84,9 @@ def read(text: str) -> Page:
 
 def commands(line: str) -> list[str]:
     """The commands of a line, without its comment."""
-    return [c for c in re.sub(r"\s+#.*", "", line).split("; ") if c.startswith(("salrun", "SALRUN_PLUGINS=", "python my"))]
+    return [
+        c for c in re.sub(r"\s+#.*", "", line).split("; ") if c.startswith(("salrun", "SALRUN_PLUGINS=", "python my"))
+    ]
 
 
 def small(command: str) -> str:

@@ -80,6 +80,16 @@ def test_all_parts_must_hold_and_the_failing_ones_are_named():
     assert measure(ALL, [evidence(good=(1.0, 0.1), open=(0.1, 1.0))]).holds == "uncertain"
 
 
+def test_the_part_that_gave_the_margin_is_named():
+    several = evidence(far=(3.0, 0.1), near=(1.0, 0.1))
+    assert "closest: near; " in row(TEXT, several)["reason"]
+    any_of = Claim("E", "p", "some part is positive", lambda e: e["t"], any_of=True, text=True)
+    assert "closest: far; " in row(any_of, several)["reason"]
+    assert "closest: b; " in row(any_of, evidence(a=(-5.0, 0.1), b=(-1.0, 0.1)))["reason"]
+    assert "closest" not in row(TEXT, evidence(alone=(1.0, 0.1)))["reason"]
+    assert "closest" not in row(TEXT, evidence(good=(1.0, 0.1), bad=(-2.0, 0.1)))["reason"]  # named as failing
+
+
 def test_one_part_is_enough_for_any():
     assert measure(ANY, [evidence(a=(1.0, 0.1), b=(-5.0, 0.1))]).holds == "yes"
     assert measure(ANY, [evidence(a=(-1.0, 0.1), b=(-5.0, 0.1))]).holds == "no"
@@ -136,6 +146,30 @@ def test_a_claim_may_bring_its_own_interval():
     own = Claim("D", "p", "s", lambda e: Margin(0.5, 0.1, 0.9), text=True)
     assert row(own, Evidence())["holds"] == "yes"
     assert row(own, [Evidence()] * 3)["ci_low"] == 0.5
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(
+    ("basis", "said"),
+    [
+        ("configuration", "checked on the configuration, not on a run"),
+        ("toy maps", "checked on toy maps, not on a run"),
+    ],
+)
+def test_a_claim_that_rests_on_no_run_has_no_interval_and_says_so(basis, said, seeds):
+    for result in (Margin(0.5), exact(a=0.5, b=0.7)["t"]):
+        fixed = Claim("F", "p", "s", lambda e, result=result: result, text=True, basis=basis)
+        found = row(fixed, [Evidence({}, 7)] * seeds)
+        assert found["verdict"] == "reproduced"
+        assert pd.isna(found["ci_low"]) and pd.isna(found["ci_high"])
+        assert said in found["reason"]
+        assert "CI over" not in found["reason"]
+    assert row(Claim("F", "p", "s", lambda e: Margin(-0.5), text=True, basis=basis), Evidence())["holds"] == "no"
+
+
+def test_an_unknown_basis_is_refused():
+    with pytest.raises(SalrunError, match="basis must be one of configuration, toy maps, got 'dreams'"):
+        claim("F", "test_room", "s", basis="dreams")
 
 
 def test_pick_names_what_is_missing():

@@ -245,6 +245,19 @@ def test_a_network_of_ones_own_keeps_its_weights(tmp_path: Path) -> None:
         assert loaded.layers["cam"] == "features.0"
 
 
+def test_whatever_changes_a_network_changes_its_fingerprint(resnet18_file: Path, tmp_path: Path) -> None:
+    def mark(**changed: object) -> str:
+        return TorchvisionModel("resnet18", str(resnet18_file), classes=10, **changed).load().fingerprint
+
+    marks = [mark(), mark(mean=[0.0] * 3), mark(std=[1.0] * 3), mark(layers={"cam": "layer3"})]
+    assert len(set(marks)) == 4
+    assert mark() == marks[0]
+    wide = build("resnet50", 2).state_dict()
+    save_file(wide, tmp_path / "fifty.safetensors")
+    fifty = [TorchvisionModel("resnet50", str(tmp_path / "fifty.safetensors"), v, 2).load() for v in (None, "v1")]
+    assert fifty[0].fingerprint != fifty[1].fingerprint  # the same weights, other strides
+
+
 def test_mistakes_in_ones_own_network_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SalrunError, match=r"model\.arch: Own cannot be made: TypeError: .*'breadth'"):
         OwnModel("own", functools.partial(Own, breadth=3)).load()

@@ -16,7 +16,7 @@ from salrun.build import build, check
 from salrun.cell import check_groups
 from salrun.composing import compose_config
 from salrun.errors import SalrunError
-from salrun.papers.claims import claims_of, measure
+from salrun.papers.claims import NotTestable, claims_of, measure
 from salrun.papers.smerf import claims, figures, maps, tables
 from salrun.papers.smerf.tables import FIFTEEN, LABELS, METRICS, MODES, SETTINGS
 from salrun.stages import tiles
@@ -299,7 +299,10 @@ def test_one_setting_alone_decides_what_it_can_and_says_so():
     found = verdicts(made_up(("simple_fr",), value=paper_like))
     assert found.loc["fig6a.T1", "verdict"] == "reproduced"
     assert "pooled over simple_fr only; the paper pools simple_fr and simple_nr" in found.loc["fig6a.T1", "reason"]
-    assert "CI over 36 images of one model" in found.loc["fig6a.T1", "reason"]
+    assert "CI over 18 images of one model" in found.loc["fig6a.T1", "reason"]  # 6 of 12 buckets have a primary object
+    assert "CI over 30 images of one model" in found.loc["fig17.T2", "reason"]  # 10 a secondary one
+    assert "CI over 15 images of one model" in found.loc["fig7.T2", "reason"]  # 5 both
+    assert "CI over 18 images of one model" in found.loc["fig2.T1.paper", "reason"]
     assert found.loc["fig8a.T1", "verdict"] == "not testable here"
     assert found.loc["fig8a.T1", "reason"].startswith("needs a run of one of complex_fr")
     assert found.loc["fig7.T1", "reason"] == "needs a run of simple_nr"
@@ -347,6 +350,74 @@ def test_intervals_over_seeds_need_no_draws():
     found = verdicts(pd.concat(seeds, ignore_index=True), draws=0)
     assert "CI over 3 seeds" in found.loc["fig6a.T1", "reason"]
     assert found.loc["fig6a.T1", "holds"] == "yes"
+
+
+def test_an_image_without_the_claims_metric_is_not_counted():
+    scores = made_up(("simple_fr",), methods=("gradient", "lrp_z"))
+    empty = (scores["metric"] == "piou") & (scores["image_id"] == "v-b7-0")
+    scores.loc[empty, "value"] = np.nan
+    (e,) = measured(scores)
+    assert claims.SCOPES["fig2.T1"].size(e) == (17, 1)
+    assert claims.SCOPES["fig6a.T1"].size(e) == (18, 1)
+
+
+def test_compared_conditions_count_the_settings_they_share():
+    some = {"methods": ("gradient",)}
+    noise = made_up(("simple_fr",), dataset="textbox_noise", **some)
+    (e,) = measured(pd.concat([made_up(("simple_fr", "simple_nr"), **some), noise], ignore_index=True))
+    assert claims.SCOPES["fig30.T"].size(e) == (36, 2)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_claims_declare_the_metrics_that_they_read(metric):
+    """Without a metric, those that declare it are not testable for it; no other claim misses it."""
+    scores = made_up(n=2)
+    (e,) = measured(scores[scores["metric"] != metric], draws=1)
+    for id, scope in claims.SCOPES.items():
+        if id not in BY_ID or not scope.of or not scope.metrics or scope.conditions != ("plain",):
+            continue
+        try:
+            measure(BY_ID[id], [e])
+            said = ""
+        except NotTestable as problem:
+            said = str(problem)
+        assert (said == f"needs the metric {metric}") == (metric in scope.metrics), (id, said)
+        assert f"metric {metric}" not in said or metric in scope.metrics, (id, said)
+
+
+def test_a_setting_without_its_metrics_needs_metrics_not_a_run(tmp_path):
+    (tmp_path / "tables").mkdir()
+    scores = made_up(("simple_fr",), methods=("gradient",)).query("metric == 'pafl'")
+    scores.assign(metric="top_share").to_parquet(tmp_path / "tables" / "scores.parquet")
+    buckets = [str(b) for b in tables.reasonings()["simple_fr"]["buckets"]]
+    model = pd.DataFrame({"group": buckets}).assign(experiment="smerf_simple_fr", model="smerf_simple", seed=0)
+    model = model.assign(source="shipped", verified=True, what="accuracy", value=1.0)
+    model.to_csv(tmp_path / "tables" / "model.csv", index=False)
+    claims.write_claims(tmp_path, draws=20)
+    found = pd.read_csv(tmp_path / "claims.csv", keep_default_na=False).set_index("id")
+    assert found.loc["fig2.T1", "reason"] == "needs the metric piou"
+    assert found.loc["fig2.T1.paper", "reason"] == "needs the metric piou"
+    assert found.loc["fig6a.T3", "reason"] == "needs the metrics pafl, safl"
+    assert found.loc["fig23.T1", "reason"] == "needs the metrics pmafl, smafl"
+    assert found.loc["fig23.T2", "reason"] == "needs a run of simple_nr"
+    assert found.loc["fig7.T1", "reason"] == "needs a run of simple_nr"
+    assert found.loc["fig2.T2", "reason"].startswith("needs a run of one of complex_fr")
+    assert found.loc["table3.T2", "verdict"] == "reproduced"  # from model.csv, without any score
+    assert "CI over 6000 images of one model" in found.loc["table3.T2", "reason"]
+    tables.write_tables(tmp_path, draws=20)
+    assert len(pd.read_csv(tmp_path / "tables" / "smerf_table3.csv")) == len(buckets)
+
+
+def test_what_rests_on_no_run_says_so():
+    found = claims.evaluate([tables.Measured()]).set_index("id")
+    assert (found["verdict"] == "reproduced").sum() == 8
+    for id in ("table1.T", "table2.T"):
+        assert "checked on the configuration, not on a run" in found.loc[id, "reason"]
+    for id in ("fig14.T", "fig16.T1", "fig16.T2", "fig14.T.paper", "fig16.T1.paper", "fig16.T2.paper"):
+        assert "checked on toy maps, not on a run" in found.loc[id, "reason"]
+    rest = found[found["verdict"] == "reproduced"]
+    assert rest[["ci_low", "ci_high"]].isna().all(axis=None)
+    assert not found["reason"].str.contains("CI over").any()
 
 
 def test_accuracies_are_claims_about_table_3(tmp_path):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -114,9 +114,19 @@ class Cell:
     reading: str
     buckets: dict[str, pd.DataFrame]
 
-    @property
-    def images(self) -> int:
-        return sum(len(part) for part in self.buckets.values())
+    @cached_property
+    def scored(self) -> dict[str, dict[str, np.ndarray]]:
+        """Bucket -> metric -> which images have a score of some method."""
+        found = {}
+        for bucket, table in self.buckets.items():
+            metric, there = table.columns.get_level_values("metric"), table.notna().to_numpy()
+            found[bucket] = {m: there[:, metric == m].any(axis=1) for m in METRICS if m in metric}
+        return found
+
+    def images(self, metrics: Sequence[str] = METRICS, buckets: Iterable[str] | None = None) -> int:
+        """How many images have a score of one of these metrics, in these buckets (default: in all)."""
+        chosen = [self.scored[b] for b in (self.scored if buckets is None else buckets) if b in self.scored]
+        return sum(int(np.any([t[m] for m in metrics if m in t], axis=0).sum()) for t in chosen)
 
 
 def names(experiment: str, dataset: str, model: str) -> tuple[str, str, str]:
@@ -130,16 +140,31 @@ def names(experiment: str, dataset: str, model: str) -> tuple[str, str, str]:
     return setting if ours else "", condition, reading
 
 
+def models(scores: pd.DataFrame) -> pd.DataFrame:
+    """The paper's models among the rows of any metric: experiment, dataset, model, seed, scale and what these mean."""
+    about = scores[["experiment", "dataset", "model", "seed", "scale"]].drop_duplicates()
+    found = [names(*map(str, row[:3])) for row in about.itertuples(index=False)]
+    about[["setting", "condition", "reading"]] = pd.DataFrame(found, index=about.index)
+    return about[about["setting"] != ""]
+
+
+def models_read(scores: pd.DataFrame, selected: pd.DataFrame) -> pd.DataFrame:
+    """One model per seed, condition and setting: of the selected reading and scale; of any where none was selected."""
+    there = models(scores)
+    chosen = selected[["condition", "reading", "scale"]].drop_duplicates()
+    other = there[~there["condition"].isin(chosen["condition"])]
+    other = other.sort_values("reading", key=lambda r: r != RECOMMENDED, kind="stable")
+    both = pd.concat([there.merge(chosen, on=["condition", "reading", "scale"]), other], ignore_index=True)
+    return both.drop_duplicates(["seed", "condition", "setting"])
+
+
 def select(scores: pd.DataFrame) -> pd.DataFrame:
     """The paper's rows with setting, condition, reading, mode: of each condition one reading at one scale.
 
     Where several were collected: the one with most settings, then most images, then the recommended one.
     """
-    keys = ["experiment", "dataset", "model"]
-    about = scores[keys].drop_duplicates()
-    found = [names(*map(str, row)) for row in about.itertuples(index=False)]
-    about[["setting", "condition", "reading"]] = pd.DataFrame(found, index=about.index)
-    scores = scores[scores["metric"].isin(METRICS)].merge(about[about["setting"] != ""], on=keys)
+    keys = ["experiment", "dataset", "model", "seed", "scale"]
+    scores = scores[scores["metric"].isin(METRICS)].merge(models(scores), on=keys)
     if scores.empty:
         return scores.assign(mode="", view="")
     offers = scores.groupby(["condition", "reading", "scale"]).agg(
@@ -195,9 +220,20 @@ class Measured(Evidence):
     paper: Measured | None = None
     mode: str = "code"
     printed: bool = False  # the paper's own numbers: gaps are no fault
+    runs: frozenset[tuple[str, str]] = (
+        frozenset()
+    )  # (condition, setting) of every model, with the paper's metrics or not
 
-    def settings(self, condition: str) -> tuple[str, ...]:
-        return SETTINGS if self.printed else tuple(c.setting for c in self.cells if c.condition == condition)
+    def settings(self, condition: str, metrics: Sequence[str] = ()) -> tuple[str, ...]:
+        """The settings with scores, of each of these metrics."""
+        if self.printed:
+            return SETTINGS
+        own = [c for c in self.cells if c.condition == condition]
+        return tuple(c.setting for c in own if all(c.images([m]) for m in metrics))
+
+    def ran(self, condition: str) -> tuple[str, ...]:
+        """The settings with a model, whatever was measured."""
+        return SETTINGS if self.printed else tuple(s for s in SETTINGS if (condition, s) in self.runs)
 
 
 def bucket_table(cells: Iterable[Cell], mode: str, draws: int) -> pd.DataFrame:
@@ -265,8 +301,13 @@ def line(
     return chosen.T.groupby(level="method", sort=False).mean().T[list(methods)]
 
 
-def evidence(own: Sequence[Cell], accuracies: pd.DataFrame | None = None, draws: int = DRAWS) -> Measured:
-    """All that the claims read about one seed."""
+def evidence(
+    own: Sequence[Cell],
+    accuracies: pd.DataFrame | None = None,
+    draws: int = DRAWS,
+    runs: Iterable[tuple[str, str]] = (),
+) -> Measured:
+    """All that the claims read about one seed. `runs`: (condition, setting) of models beside those of the cells."""
     readings = []
     for mode in MODES:
         by_condition: dict[str, list[Cell]] = {}
@@ -277,8 +318,11 @@ def evidence(own: Sequence[Cell], accuracies: pd.DataFrame | None = None, draws:
         if "plain" in buckets:
             tables["bucket"] = buckets["plain"]
         readings.append(tables)
-    images = sum(c.images for c in own)
-    code, paper = (Measured(t, images, cells=tuple(own), mode=m) for t, m in zip(readings, MODES, strict=True))
+    images = sum(c.images() for c in own)
+    every = frozenset([*runs, *((c.condition, c.setting) for c in own)])
+    code, paper = (
+        Measured(t, images, cells=tuple(own), mode=m, runs=every) for t, m in zip(readings, MODES, strict=True)
+    )
     known = {} if accuracies is None or accuracies.empty else {"accuracy": accuracy_table(accuracies, draws)}
     return replace(code, tables={**code.tables, **known}, paper=paper)
 
@@ -303,11 +347,21 @@ def all_evidence(run: Path, draws: int = DRAWS) -> list[Measured]:
 
 @lru_cache(maxsize=1)  # tables, figures and claims of a run all start from here
 def _evidence_of(run: Path, draws: int, stamps: tuple[int, ...]) -> list[Measured]:
-    selected = select(read_scores(run))
-    seeds = cells(selected)
-    known = accuracies(run, selected)
-    draws = 0 if len(seeds) >= SEEDS_FOR_INTERVAL else draws
-    return [evidence(own, known[known["seed"] == own[0].seed], draws) for own in seeds]
+    scores = read_scores(run)
+    selected = select(scores)
+    about = models_read(scores, selected)
+    by_seed = {own[0].seed: own for own in cells(selected)} or {int(s): [] for s in sorted(about["seed"].unique())}
+    about = _of_every_seed(about, list(by_seed))
+    known = accuracies(run, about)
+    runs = list(zip(about["condition"], about["setting"], strict=True))
+    draws = 0 if len(by_seed) >= SEEDS_FOR_INTERVAL else draws
+    return [evidence(own, known[known["seed"] == seed], draws, runs) for seed, own in by_seed.items()]
+
+
+def _of_every_seed(about: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
+    """The models of conditions and settings that all of these seeds have: seeds are compared cell by cell."""
+    about = about[about["seed"].isin(seeds)]
+    return about[about.groupby(["condition", "setting"])["seed"].transform("nunique") == len(seeds)]
 
 
 # -- published ---------------------------------------------------------------------------------------------------------
@@ -379,8 +433,8 @@ def table_2() -> pd.DataFrame:
     return ours.merge(published("table2"), how="left", on=["setting", "split"], suffixes=("", "_printed"))
 
 
-def accuracies(run: Path, selected: pd.DataFrame) -> pd.DataFrame:
-    """seed, condition, setting, bucket, accuracy, source, verified of the models whose scores were selected."""
+def accuracies(run: Path, about: pd.DataFrame) -> pd.DataFrame:
+    """seed, condition, setting, bucket, accuracy, source, verified of these models (see `models_read`)."""
     columns = ["seed", "condition", "setting", "bucket", "accuracy", "source", "verified"]
     path = run / "tables" / "model.csv"
     if not path.is_file():
@@ -388,7 +442,7 @@ def accuracies(run: Path, selected: pd.DataFrame) -> pd.DataFrame:
     table = pd.read_csv(path, dtype={"group": str})
     table = table[table["what"] == "accuracy"].rename(columns={"group": "bucket", "value": "accuracy"})
     keys = [c for c in ("experiment", "dataset", "model", "seed") if c in table]
-    about = selected[[*keys, "condition", "setting"]].drop_duplicates()
+    about = about[[*keys, "condition", "setting"]].drop_duplicates()
     # Without a dataset column, models that differ in their background alone cannot be told apart.
     about = about[~about.duplicated(keys, keep=False)]
     return _ordered(table.merge(about, on=keys)[columns])
@@ -496,8 +550,8 @@ def _counts(cells: Sequence[Cell], mode: str) -> pd.DataFrame:
 
 def write_tables(run: Path, draws: int = DRAWS) -> list[Path]:
     """Tables 1 to 3 and the pooled numbers of all figures, as tables/smerf_*.csv of the run."""
-    selected = select(read_scores(run))
-    known = accuracies(run, selected)
+    scores = read_scores(run)
+    known = accuracies(run, models_read(scores, select(scores)))
     made = {"table1": table_1(), "table2": table_2(), "table3": table_3(known)}
     summaries = [pool_summary(e).assign(seed=e.cells[0].seed) for e in all_evidence(run, draws) if e.cells]
     if summaries:
