@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from salrun.errors import SalrunError, unknown
-from salrun.signatures import check_parameters
+from salrun.signatures import check_parameters, parameters
 
 if TYPE_CHECKING:
     import torch
@@ -132,6 +132,8 @@ def check(cfg: DictConfig) -> dict[str, Any]:
             raise SalrunError(f"{key} must be {wanted.replace('NoneType', 'null')}, got {value!r}")
         if allowed and value not in allowed:
             raise SalrunError(f"{key} must be one of {', '.join(allowed)}, got '{value}'")
+    if config["paper"] is not None and config["paper"] not in paper_rooms():
+        raise unknown("paper", config["paper"], [*paper_rooms(), "null"])
     for key in ("tile", "chunk", "threads"):
         if config[key] is not None and config[key] < 1:
             raise SalrunError(f"{key} must be at least 1, got {config[key]}")
@@ -140,6 +142,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         if not config.get(group):
             raise SalrunError(f"no {group} chosen: add +experiment=<name> or {group}=<name> (salrun list {group})")
         _check_part(config[group], group, OF_DATASET if group == "dataset" else ())
+    _check_reasoning(config["dataset"])
     transforms = _mapping(config["dataset"].get("transforms"), "dataset.transforms")
     check_parameters(TRANSFORMED, transforms, "dataset.transforms")
     for name, recipe in _mapping(config.get("others"), "others").items():
@@ -188,6 +191,18 @@ def _check_part(spec: Any, where: str, reserved: tuple[str, ...] = (), selected:
     if not isinstance(spec["_target_"], str):
         raise SalrunError(f"{where}._target_ must be a dotted name, got {spec['_target_']!r}")
     check_parameters(spec["_target_"], spec, where, reserved)
+
+
+def _check_reasoning(dataset: dict[str, Any]) -> None:
+    """The one parameter of a data set that is chosen by a group of its own."""
+    asked = (parameters(dataset["_target_"]) or {}).get("reasoning")
+    if asked and asked.required and not dataset.get("reasoning"):
+        raise SalrunError("this data set needs a reasoning: add reasoning=<name> (salrun list reasoning)")
+
+
+def paper_rooms() -> list[str]:
+    """The papers that have a room in `papers/`: what `paper` may be."""
+    return sorted(path.parent.name for path in (Path(__file__).parent / "papers").glob("*/__init__.py"))
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:

@@ -136,27 +136,47 @@ def experiment(argv: list[str]) -> int:
     """Check the composed config in this process, then hand over to Hydra, which runs it here or through a launcher."""
     from hydra.errors import HydraException
 
-    from salrun.composing import check_command
+    from salrun.composing import check_command, read_flags
 
+    asked = read_flags(argv)
     prepare_imports(argv)
     check_command(argv)
-    if any(word in ("--cfg", "-c", "--info", "-i", "--hydra-help", "--shell-completion", "-sc") for word in argv):
+    if asked.cfg or asked.info or asked.hydra_help or asked.shell_completion:
         logging.getLogger("hydra").setLevel(logging.INFO)
-    elif any(word in ("-m", "--multirun") for word in argv):
+    elif asked.multirun:
         return sweep(argv)
     try:
         hand_over(argv)
     except HydraException as fault:
         raise SalrunError(str(fault).splitlines()[0]) from fault
+    except OSError as fault:
+        if fault.errno not in OF_A_FOLDER or _within_job(fault):
+            raise
+        raise _no_folder(fault, "hydra.run.dir") from fault
     if FAILED:
         raise FAILED.pop()
     return 0
 
 
+OF_A_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EEXIST}  # a file is in its way, or the place takes no folders
+
+
+def _within_job(fault: OSError) -> bool:
+    """Whether it was raised by the job, not by Hydra as it made the job's folder."""
+    return any(frame.f_code is job.__code__ for frame, _ in traceback.walk_tb(fault.__traceback__))
+
+
+def _no_folder(fault: OSError, key: str) -> SalrunError:
+    return SalrunError(f"cannot make the folder {fault.filename}: {fault.strerror}; choose another by {key}=<folder>")
+
+
 def hand_over(argv: list[str]) -> None:
     import hydra
 
-    sys.argv = ["salrun", *argv]
+    from salrun.composing import split_command
+
+    overrides, flags = split_command(argv)
+    sys.argv = ["salrun", *overrides, *flags]  # Hydra's parser refuses overrides on both sides of a flag
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
 
@@ -171,6 +191,7 @@ def sweep(argv: list[str]) -> int:
     given = [o.partition("=")[2] for o in overrides if o.startswith("hydra.sweep.dir=")]
     earlier = None if given else interrupted_sweep(SWEEPS, [o for o in overrides if not _of_hydra(o)])
     folder = Path(given[-1]) if given else earlier or _new_sweep()
+    _make_sweep(folder)
     lease = lease_of(folder)
     if not lease.try_acquire():
         if given:
@@ -213,6 +234,13 @@ def _first_line(fault: Exception) -> str:
 
 def _new_sweep() -> Path:
     return SWEEPS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+
+
+def _make_sweep(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise _no_folder(fault, "hydra.sweep.dir") from fault
 
 
 def _of_hydra(override: str) -> bool:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from salrun.errors import SalrunError, near
 
 
+class Parameter(NamedTuple):
+    """What the source says of one parameter."""
+
+    annotation: str
+    required: bool
+
+
+class UnknownKey(SalrunError):
+    """A key that the part at this place of the config does not take."""
+
+    def __init__(self, key: str, known: Iterable[str]) -> None:
+        super().__init__(f"unknown key '{key}'{near(key.rpartition('.')[2], known)}")
+        self.key = key
+
+
 @lru_cache(maxsize=512)
-def parameters(target: str) -> dict[str, str] | None:
-    """Parameter -> annotation of a dataclass or function; None where the source does not tell."""
+def parameters(target: str) -> dict[str, Parameter] | None:
+    """The parameters of a dataclass or function by name; None where the source does not tell."""
     module, _, name = target.rpartition(".")
     tree = _tree(module)
     if tree is None:
@@ -24,8 +40,7 @@ def parameters(target: str) -> dict[str, str] | None:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             if node.args.kwarg:
                 return None
-            arguments = [*node.args.args, *node.args.kwonlyargs]
-            return {a.arg: ast.unparse(a.annotation) if a.annotation else "Any" for a in arguments}
+            return _arguments(node.args)
     known = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
     raise SalrunError(f"_target_ '{target}': module {module} has no '{name}'{near(name, known)}")
 
@@ -44,11 +59,19 @@ def _tree(module: str) -> ast.Module | None:
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
-def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, str] | None:
+def _arguments(given: ast.arguments) -> dict[str, Parameter]:
+    defaults = [*[None] * len(given.args), *given.defaults][len(given.defaults) :]  # those of the last arguments
+    pairs = zip([*given.args, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True)
+    return {
+        a.arg: Parameter(ast.unparse(a.annotation) if a.annotation else "Any", default is None) for a, default in pairs
+    }
+
+
+def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, Parameter] | None:
     """Dataclass fields, base classes first; a hand-written __init__ is left to Python."""
     if any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body):
         return None
-    found: dict[str, str] = {}
+    found: dict[str, Parameter] = {}
     for base in node.bases:
         name = ast.unparse(base)
         if name in ("Method", "Metric", "Protocol"):
@@ -61,7 +84,7 @@ def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, str]
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             annotation = ast.unparse(item.annotation)
             if not annotation.startswith("ClassVar"):
-                found[item.target.id] = annotation
+                found[item.target.id] = Parameter(annotation, item.value is None)
     return found
 
 
@@ -118,9 +141,10 @@ def check_parameters(target: str, given: dict[str, Any], where: str, reserved: t
         if key == "_target_" or key in reserved:
             continue
         if key not in known:
-            raise SalrunError(f"unknown key '{where}.{key}'{near(key, [*known, *reserved])}")
-        if not fits(value, known[key]):
-            raise SalrunError(f"{where}.{key} must be {_readable(known[key])}, got {value!r}")
+            raise UnknownKey(f"{where}.{key}", [*known, *reserved])
+        annotation = known[key].annotation
+        if not fits(value, annotation):
+            raise SalrunError(f"{where}.{key} must be {_readable(annotation)}, got {value!r}")
 
 
 def _readable(annotation: str) -> str:

@@ -20,7 +20,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from salrun import collecting, launching, leases, sweeps
+from salrun import collecting, launching, leases, store, sweeps
 from salrun.errors import SalrunError
 from salrun.leases import Heartbeat, Lease
 from salrun.logbook import code_of, record_failure
@@ -192,13 +192,23 @@ def test_done_is_of_this_config_and_this_code(tmp_path: Path) -> None:
 
 
 def test_the_code_of_a_run_covers_users_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "their_part.py").write_text("A = 1\n")
+    """And what they import. Sources are read once per process: the next one sees an edit."""
+
+    def code() -> str:
+        for function in vars(store).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
+        return code_of({"methods": {"mine": {"_target_": "their_part.Mine"}}})
+
+    (tmp_path / "their_part.py").write_text("from their_helper import B\n")
+    (tmp_path / "their_helper.py").write_text("B = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    config = {"methods": {"mine": {"_target_": "their_part.Mine"}}}
-    before = code_of(config)
-    assert before == code_of(config) != code_of({})
-    (tmp_path / "their_part.py").write_text("A = 2\n")
-    assert code_of(config) != before
+    seen = [code(), code_of({})]
+    assert code() == seen[0]
+    (tmp_path / "their_helper.py").write_text("B = 2\n")
+    seen.append(code())
+    (tmp_path / "their_part.py").write_text("from their_helper import B\n\nA = 2\n")
+    assert len({*seen, code()}) == 4
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------
