@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from salrun.errors import SalrunError, unknown
 from salrun.models.checkpoint import fill
 from salrun.models.pretrained import Pretrained
+from salrun.models.recipe import Obtained
 from salrun.models.weights import is_file, read_weights
 from salrun.rng import generator
+from salrun.store import Store
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -51,6 +53,7 @@ LAYERS = {
     "regnet": ("trunk_output.block4", "trunk_output.block2"),
     "convnext": ("features.7", "features.3"),
 }
+STRIDES = {"layer4": 32, "layer3": 16, "layer2": 8}  # of a ResNet's stages
 # As torchvision itself builds them for its weights.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "googlenet": {"transform_input": True, "aux_logits": True, "init_weights": False},
@@ -62,6 +65,11 @@ def layers_of(name: str) -> dict[str, str]:
     """{"cam": .., "iba": ..} of an architecture; empty where it has no maps of features (transformers)."""
     start = max((s for s in LAYERS if name.startswith(s)), key=len, default=None)
     return dict(zip(("cam", "iba"), LAYERS[start], strict=True)) if start else {}
+
+
+def resnet_cam(side: int) -> str:
+    """The deepest stage of a ResNet whose maps of images of this side are at least 4 wide (7 of 224)."""
+    return next((stage for stage, stride in STRIDES.items() if side // stride >= 4), "layer2")
 
 
 def build(name: str, classes: int = 1000, variant: Literal["v1"] | None = None) -> nn.Module:
@@ -144,11 +152,25 @@ class TorchvisionModel(Pretrained):
     gate: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.layers = layers_of(self.name) | {role: layer for role, layer in self.layers.items() if layer is not None}
+        given = {role: layer for role, layer in self.layers.items() if layer is not None}
+        self.cam_given = "cam" in given
+        self.layers = layers_of(self.name) | given
 
     @property
     def source(self) -> str:  # type: ignore[override]
         return "random" if self.weights is None else "file" if is_file(self.weights) else "library"
+
+    def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
+        usual = self.layers.get("cam")
+        if not self.cam_given and usual == "layer4":
+            self.layers["cam"] = resnet_cam(min(data.shape[1:]))
+        found = super().obtain(data, seed, store, device)
+        if self.layers.get("cam") != usual:
+            side = "x".join(str(-(-s // STRIDES["layer4"])) for s in data.shape[1:])
+            found.deviations.append(
+                f"CAM reads {self.layers['cam']}: maps of layer4 are {side} here (model.layers.cam)"
+            )
+        return found
 
     def module(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from salrun.errors import SalrunError
 from salrun.models import efficientnet_lite, pretrained
 from salrun.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0, find_weights, renamed
 from salrun.models.own import OwnModel
+from salrun.models.recipe import Obtained
 from salrun.models.small import MnistCNN, TomsettCNN
 from salrun.models.smerf_deep import smerf_alexnet, smerf_vgg16
 from salrun.models.torchvision import FixedNorm, TorchvisionModel, build, finetuned, layers_of, modernised
@@ -216,6 +218,20 @@ def test_a_file_with_another_sha256_is_refused(resnet18_file: Path, tmp_path: Pa
     copied.write_bytes(body)
     with pytest.raises(SalrunError, match=f"copied.* does not have the sha256 {right}"):
         model.load()
+
+
+@pytest.mark.parametrize(("side", "layer"), [(224, "layer4"), (64, "layer3"), (32, "layer2"), (16, "layer2")])
+def test_cam_of_small_images_reads_an_earlier_stage(side: int, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "verify_once", lambda *_: Verification("test", 1.0))
+    data = SimpleNamespace(name="mine", shape=(3, side, side), classes=("a", "b"))
+
+    def obtained(**given: object) -> Obtained:
+        return TorchvisionModel("resnet18", None, classes=2, **given).obtain(data, 0, None, torch.device("cpu"))
+
+    found = obtained(layers={"cam": None})
+    assert found.classifier.layers == {"cam": layer, "iba": "layer2"}
+    assert [d for d in found.deviations if layer in d] == ([] if layer == "layer4" else found.deviations)
+    assert obtained(layers={"cam": "layer4"}).classifier.layers["cam"] == "layer4"
 
 
 class Own(nn.Module):
@@ -449,5 +465,5 @@ def test_a_model_below_its_gate_is_a_deviation(resnet18_file: Path, monkeypatch:
         found = Verification("test", accuracy, gate=model.gate)
         monkeypatch.setattr(pretrained, "verify_once", lambda *_, found=found: found)
         monkeypatch.setattr(pretrained, "check_fit", lambda *_: None)
-        obtained = model.obtain(None, 0, None, torch.device("cpu"))
+        obtained = model.obtain(SimpleNamespace(shape=(3, 224, 224)), 0, None, torch.device("cpu"))
         assert [d.partition(": ")[2] for d in obtained.deviations] == said
