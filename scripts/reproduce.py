@@ -53,7 +53,7 @@ DEAR = f"name=zhang_fidelity_dear methods=[zhang/score_cam,zhang/rise,zhang/lime
 COARSE = "metrics.insertion.step=3584 metrics.deletion.step=3584"  # 14 steps, of 32x32 pixels too:
 COARSE_32 = "metrics.insertion.step=74 metrics.deletion.step=74"
 GROUPS = "metrics.monotonicity.groups=14"
-LAPTOP = {  # what two cores can do in two hours: dear methods on fewer images, with fewer masks, or not at all
+LAPTOP = {  # what two cores can do in an afternoon: dear methods on fewer images, with fewer masks, or not at all
     "resnet50_v1": [
         f"zhang_fidelity dataset.n_explained=50 {WITH_IG} {COARSE} {GROUPS}",
         f"zhang_fidelity dataset.n_explained=10 {DEAR} {COARSE} {GROUPS}",
