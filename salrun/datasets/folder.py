@@ -6,41 +6,25 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import torch
-
-from salrun.datasets.base import SPLITS, ImageDataset, Table, digest
-from salrun.datasets.imagenet import SUFFIXES
-from salrun.datasets.pictures import fit_to, read_pictures
+from salrun.datasets.base import SPLITS, Table, digest
+from salrun.datasets.pictures import SUFFIXES, PictureDataset, pictures_of
 from salrun.errors import SalrunError, unknown
 
 
 @dataclass
-class Folder(ImageDataset):
-    """The pictures of `root`/<class>/ at `size` x `size`, RGB; all of them may be explained, and give the statistics
-    and backgrounds that some methods need.
+class Folder(PictureDataset):
+    """The pictures of `root`/<class>/; all of them may be explained, and give the statistics and backgrounds that some
+    methods need.
 
     A class's index is its place among the sorted folders; where the model knows more classes, its place in
     `names_file`, which has one name per line in the order of the model's outputs.
     """
 
-    root: str
-    n_explained: int | None = None
-    seed: int = 0
-    size: int = 224
-    short_side: int = 256
-    fit: Literal["crop", "squash"] = "crop"
     names_file: str | None = None
 
     name = "folder"
     parts = ("pictures",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.size <= self.short_side:
-            raise SalrunError(f"dataset.size must be in 1..short_side ({self.short_side}), got {self.size}")
-        self.shape = (3, self.size, self.size)
 
     @functools.cached_property
     def _folders(self) -> list[Path]:
@@ -70,17 +54,14 @@ class Folder(ImageDataset):
         rows = [
             (f"{folder.name}/{path.name}", path, self.classes.index(folder.name))
             for folder in self._folders
-            for path in sorted(folder.iterdir())
-            if path.suffix.lower() in SUFFIXES
+            for path in pictures_of(folder)
         ]
         if not rows:
             raise SalrunError(f"no pictures: the folders of {self.root} have none that end in {', '.join(SUFFIXES)}")
         return rows
 
     def load(self, part: str) -> Table:
-        ids, paths, classes = zip(*self._files, strict=True)
-        prepare = fit_to(self.size, self.fit, self.short_side)
-        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows], prepare))
+        return self.pictures(self._files)
 
     def ids(self, split: str) -> list[str]:
         if split not in SPLITS:

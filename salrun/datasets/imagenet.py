@@ -12,42 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
-
-from salrun.datasets.base import SPLITS, ImageDataset, Table, balanced, missing
-from salrun.datasets.pictures import fit_to, read_pictures
+from salrun.datasets.base import SPLITS, Table, balanced, missing
+from salrun.datasets.pictures import PictureDataset, pictures_of
 from salrun.errors import SalrunError, unknown
 
 GET = "it has to be got from image-net.org and sorted into folders by class"
-SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
 @dataclass
-class ImageNet(ImageDataset):
+class ImageNet(PictureDataset):
     """ImageNet under `root`; the public validation images are the test split.
 
-    `fit`: "crop" = short side to `short_side`, centre crop of `size`; "squash" = both sides to `size` (RISE's code).
     `train_from`: where training images (statistics, backgrounds) come from: "train" = that folder, "val" = all
     validation images, "auto" = the folder or, without it, `reserved` validation images that are then never explained.
     """
 
-    root: str
-    n_explained: int | None = None
-    seed: int = 0
-    size: int = 224
-    short_side: int = 256
-    fit: Literal["crop", "squash"] = "crop"
     train_from: Literal["auto", "train", "val"] = "auto"
     reserved: int = 200
     only: list[str] | None = None  # classes, by wnid or name
 
     name = "imagenet"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.size <= self.short_side:
-            raise SalrunError(f"dataset.size must be in 1..short_side ({self.short_side}), got {self.size}")
-        self.shape = (3, self.size, self.size)
 
     @property
     def folder(self) -> Path:
@@ -108,8 +92,7 @@ class ImageNet(ImageDataset):
                 (f"{folder.name}/{path.stem}", path, index)
                 for folder, index in folders
                 if folder.is_dir()
-                for path in sorted(folder.iterdir())
-                if path.suffix.lower() in SUFFIXES
+                for path in pictures_of(folder)
             ]
             if not rows:
                 raise missing("ImageNet", [self.folder / part / "<wnid>" / "*.JPEG"], GET)
@@ -117,9 +100,7 @@ class ImageNet(ImageDataset):
         return result
 
     def load(self, part: str) -> Table:
-        ids, paths, classes = zip(*self._files[part], strict=True)
-        prepare = fit_to(self.size, self.fit, self.short_side)
-        return Table(list(ids), torch.tensor(classes), lambda rows: read_pictures([paths[r] for r in rows], prepare))
+        return self.pictures(self._files[part])
 
     def ids(self, split: str) -> list[str]:
         if split not in SPLITS:
