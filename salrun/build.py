@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import importlib
 import os
 import re
@@ -51,6 +52,8 @@ KEYS: dict[str, tuple[Any, tuple[str, ...] | None]] = {  # top-level settings: t
     "data_root": (str, None),
     "cache_dir": (str, None),
 }
+# Further top-level keys, checked where they are read.
+OTHER_KEYS = ("dataset", "model", "methods", "metrics", "reasoning", "budget", "fit_images", "others", "shard")
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Cell:
 def check(cfg: DictConfig) -> dict[str, Any]:
     """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
     _check_switches(cfg)
+    _check_spelling(cfg)
     OmegaConf.update(cfg, "data_root", os.path.expanduser(str(cfg.data_root)), force_add=True)
     OmegaConf.update(cfg, "cache_dir", os.path.expanduser(str(cfg.cache_dir)), force_add=True)
     try:
@@ -168,6 +172,16 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value or {}, dict):
         raise SalrunError(f"{where} must be a mapping (name: settings), got {value!r}")
     return value or {}
+
+
+def _check_spelling(cfg: DictConfig) -> None:
+    """Refuse a top-level key, as a config file may have it, that nothing reads and that is nearly one that is read."""
+    read = {*KEYS, *OTHER_KEYS}
+    used = set(re.findall(r"\$\{(?:oc\.select:)?(\w+)", OmegaConf.to_yaml(cfg)))
+    for key in {str(k) for k in cfg} - read - used:
+        meant = difflib.get_close_matches(key, read, n=1, cutoff=0.75)
+        if meant:
+            raise SalrunError(f"nothing reads the key '{key}'; did you mean {meant[0]}?")
 
 
 def _check_switches(cfg: DictConfig) -> None:

@@ -155,3 +155,12 @@ def test_a_reasoning_that_is_optional_is_not_asked_for(tmp_path: Path, monkeypat
     }
     words = ["++dataset={_target_: own_data_of_mine.data, size: 3}", "model=smerf_simple", "methods=[gradient]"]
     assert check(compose_config(words))["dataset"]["size"] == 3
+
+
+@pytest.mark.parametrize(("key", "meant"), [("scael", "scale"), ("seeed", "seed"), ("fit_image", "fit_images")])
+def test_a_misspelt_key_of_a_config_file_is_named(tmp_path: Path, key: str, meant: str) -> None:
+    lines = ["# @package _global_", "defaults:", "  - smerf_simple_fr", "name: mine", f"{key}: 3", "background_note: x"]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("\n".join(lines) + "\n")
+    with pytest.raises(SalrunError, match=f"nothing reads the key '{key}'; did you mean {meant}"):
+        check(compose_config(["+experiment=mine"], (tmp_path,)))
