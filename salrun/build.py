@@ -175,11 +175,10 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def _check_spelling(cfg: DictConfig) -> None:
-    """Refuse a top-level key, as a config file may have it, that nothing reads and that is nearly one that is read."""
-    read = {*KEYS, *OTHER_KEYS}
+    """Refuse a top-level key, as a config file may have it, that nothing reads and that is nearly one of KEYS."""
     used = set(re.findall(r"\$\{(?:oc\.select:)?(\w+)", OmegaConf.to_yaml(cfg)))
-    for key in {str(k) for k in cfg} - read - used:
-        meant = difflib.get_close_matches(key, read, n=1, cutoff=0.75)
+    for key in {str(k) for k in cfg} - used - {*KEYS, *OTHER_KEYS}:
+        meant = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75)
         if meant:
             raise SalrunError(f"nothing reads the key '{key}'; did you mean {meant[0]}?")
 

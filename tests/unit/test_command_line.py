@@ -157,7 +157,7 @@ def test_a_reasoning_that_is_optional_is_not_asked_for(tmp_path: Path, monkeypat
     assert check(compose_config(words))["dataset"]["size"] == 3
 
 
-@pytest.mark.parametrize(("key", "meant"), [("scael", "scale"), ("seeed", "seed"), ("fit_image", "fit_images")])
+@pytest.mark.parametrize(("key", "meant"), [("scael", "scale"), ("seeed", "seed"), ("targt", "target")])
 def test_a_misspelt_key_of_a_config_file_is_named(tmp_path: Path, key: str, meant: str) -> None:
     lines = ["# @package _global_", "defaults:", "  - smerf_simple_fr", "name: mine", f"{key}: 3", "background_note: x"]
     (tmp_path / "experiment").mkdir()
