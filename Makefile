@@ -1,36 +1,37 @@
-# make help | quickstart | test | test-cluster | lint | bench | data-* | train-* | reproduce-* | clean
+# make help | install | quickstart | test | test-cluster | lint | torture | bench | data-* | train-* | reproduce-* | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help quickstart install test test-cluster lint torture bench bench-methods bench-metrics clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
+	$(INSTALL) '.[dev,peers]'
 	touch $(STAMP)
 
-install: $(STAMP) ## create .venv and install salrun with its test tools
+install: $(STAMP) ## create .venv and install salrun with its test tools, in the tested versions
 
-$(VENV)/.quick: pyproject.toml
+$(VENV)/.quick: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(INSTALL) .
 	touch $(VENV)/.quick
 
 quickstart: $(VENV)/.quick ## install, run a first experiment, print its verdicts and where the report is
 	$(BIN)/salrun +experiment=smerf_simple_fr scale=laptop
 
 test: $(STAMP) ## the whole test suite, but for the launchers
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/cluster
+	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore=tests/cluster
 
 $(VENV)/.cluster: $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[dev,peers,cluster,ray]'
+	$(INSTALL) '.[dev,peers,cluster,ray]'
 	touch $(VENV)/.cluster
 
 test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
@@ -46,7 +47,7 @@ clean: ## remove what was built (not outputs/, not the store)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 torture: $(STAMP) ## try to break it: kills, fuzz, full disks, damage (an hour); docs/results/torture.md
-	$(BIN)/python scripts/torture.py
+	$(BIN)/python -m tests.torture.trials
 
 bench: bench-methods bench-metrics ## speed against floors and peers (idle machine)
 
@@ -56,7 +57,7 @@ bench-methods: $(STAMP) ## images/s of every method
 bench-metrics: $(STAMP) ## images/s of the perturbation engine
 	$(BIN)/python scripts/bench_metrics.py --out docs/results/bench
 
-data-%: $(VENV)/.quick ## data-mnist, data-cifar10, data-tinyimagenet: download and verify a data set
+data-%: $(VENV)/.quick ## data-mnist|cifar10|tinyimagenet: download and verify a data set
 	$(BIN)/python scripts/get_data.py $*
 
 train-%: $(VENV)/.quick ## train-<name>: reproduce a shipped checkpoint

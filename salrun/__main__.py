@@ -1,6 +1,6 @@
 """`python -m salrun`."""
 
-from salrun.cli import main
+from salrun.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
-from functools import lru_cache, wraps
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from salrun.build import OF_METHOD, OF_METRIC
-from salrun.errors import SalrunError, near, unknown
+from salrun.config.catalogue import load_plugins, names
+from salrun.config.parts import MetricPart, method_part, metric_parts
+from salrun.errors import SalrunError, unknown
 from salrun.methods.iba import fit_feature_stats
+from salrun.metrics.common import settled
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers
-from salrun.registry import PLUGINS, conf_dir, load_plugins, names
 from salrun.rng import Draws
 from salrun.types import FLAGS, Fitted, Method, Metric, Scene, Score
-from salrun.views import map_flags, view
+from salrun.views import VIEWS, NamedView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +29,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Scores:
-    """`values` and `flags` (names) per image; `curves` where the metric has them; `variants` where it gives several."""
+    """`values` and `flags` (names) per image; `curve` where the metric has one; `variants` where there are several.
+
+    Variants are named by the mode of the metric's config, by the score it gives, or by both, `mode/score`; `values` are
+    the first one's.
+    """
 
     values: Tensor
     flags: list[str]
@@ -87,7 +90,7 @@ def explain(
     `options` are the method's config keys. `mean` and `std` normalise the images in front of the module (default: the
     images are given as the module wants them). The module is left as found.
     """
-    part = _method(method, options)
+    part = method_part(method, options).method
     with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
         target = _targets(classifier, images, targets)
         fitted = _fitted(part, classifier, background, layer, masks, roles, chunk)
@@ -121,101 +124,64 @@ def evaluate(
     `view` reduces maps to planes (default: the metric's own); `method` is needed by metrics that explain again;
     `options` are the metric's config keys.
     """
-    part, default_view = _metric(metric, options)
+    parts = metric_parts(metric, options if view is None else {**options, "view": view})
     if maps.shape[0] != images.shape[0] or maps.shape[2:] != images.shape[2:]:
         raise SalrunError(f"maps of shape {tuple(maps.shape)} do not fit images {tuple(images.shape)}")
-    chosen = None if "raw" in part.needs else _view(view or default_view)
+    needs = parts[0].metric.needs
+    if "explain" in needs and method is None:
+        raise SalrunError(f"metric '{metric}' explains again: give method=<the method that made the maps>")
+    if "masks" in needs and not masks:
+        raise SalrunError(f"metric '{metric}' needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
     with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
         target = _targets(classifier, images, targets)
         draws = _draws(seed, ids, images)
-        again = None
+        scene = Scene(classifier, images, target, target, draws, masks or {}, roles or {}, chunk=chunk)
+        again: Callable[[Tensor], Tensor] | None = None
         if method is not None:
-            explainer = _method(method, {})
+            explainer = method_part(method).method
             fitted = _fitted(explainer, classifier, background, layer, masks, roles, chunk)
-
-            def again(x: Tensor) -> Tensor:
-                raw = explainer(classifier, x, target, draws, fitted)
-                return chosen(raw) if chosen else raw
-
-        elif "explain" in part.needs:
-            raise SalrunError(f"metric '{metric}' explains again: give method=<the method that made the maps>")
-        others = dict(other_maps or {})
-
-        def other(name: str) -> Tensor:
-            if name not in others:
-                raise unknown("map", name, others, "other_maps")
-            return chosen(others[name]) if chosen else others[name]
-
-        if "masks" in part.needs and not masks:
-            raise SalrunError(f"metric '{metric}' needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
-        scene = Scene(classifier, images, target, target, draws, masks or {}, roles or {}, again, other, chunk=chunk)
-        score = part(chosen(maps) if chosen else maps, scene)
-    flags = map_flags(maps)
-    if not isinstance(score, dict):
-        return _scores(score, flags)
-    variants = {name: _scores(s, flags) for name, s in score.items()}
+            again = lambda x: explainer(classifier, x, target, draws, fitted)  # noqa: E731
+        variants: dict[str, Scores] = {}
+        for part in parts:
+            variants |= _variants(part, maps, scene, again, other_maps or {})
     first = next(iter(variants.values()))
-    return Scores(first.values, first.flags, first.curve, variants)
+    return first if list(variants) == [""] else replace(first, variants=variants)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _scores(score: Score, flags: Tensor) -> Scores:
-    from salrun.stages import without_nan_maps
+def _variants(
+    part: MetricPart,
+    maps: Tensor,
+    scene: Scene,
+    again: Callable[[Tensor], Tensor] | None,
+    other_maps: Mapping[str, Tensor],
+) -> dict[str, Scores]:
+    """The scores of one mode of a metric, by mode and name."""
+    seen = _seen_through(part)
 
-    settled = without_nan_maps(score, flags)
-    return Scores(settled.value, [FLAGS[f] for f in settled.flag.tolist()], settled.curve)
+    def other(name: str) -> Tensor:
+        if name not in other_maps:
+            raise unknown("map", name, other_maps, "other_maps")
+        return seen(other_maps[name])
 
-
-@lru_cache(maxsize=256)
-def _default(group: str, name: str) -> dict[str, Any]:
-    """A part's config file with its standard values (paper-scale budgets)."""
-    load_plugins()
-    if name in PLUGINS[group]:
-        part = PLUGINS[group][name]
-        return {"_target_": f"{part.__module__}.{part.__qualname__}"}
-    known = names(group)
-    if name not in known:
-        raise unknown(group.rstrip("s") if group == "methods" else "metric", name, [n for n in known if "/" not in n])
-    settings = OmegaConf.create({"scale": "paper", "budget": {}})
-    spec = OmegaConf.merge(settings, OmegaConf.load(conf_dir() / group / f"{name}.yaml"))
-    plain: Any = OmegaConf.to_container(spec, resolve=True)
-    return dict(plain[name])
+    explain_again = None if again is None else lambda x: seen(again(x))
+    result = part.metric(seen(maps), replace(scene, explain=explain_again, other_map=other))
+    named = result if isinstance(result, dict) else {"": result}
+    return {"/".join(filter(None, [part.mode, name])): _scores(score, maps) for name, score in named.items()}
 
 
-def _method(method: str | Method, options: Mapping[str, Any]) -> Method:
-    if isinstance(method, Method):
-        return method
-    if method.startswith("captum:"):
-        from salrun.methods.captum import Captum
-
-        return Captum(cls=method.partition(":")[2], options=dict(options))
-    return _instance("methods", method, options, OF_METHOD)[0]
+def _seen_through(part: MetricPart) -> Callable[[Tensor], Tensor]:
+    """What makes of raw maps what a metric reads; without a method of the run's, "method" is the absolute maximum."""
+    if part.view is None:
+        return lambda raw: raw
+    return part.view if isinstance(part.view, NamedView) else VIEWS["max_abs"]
 
 
-def _metric(metric: str | Metric, options: Mapping[str, Any]) -> tuple[Metric, str]:
-    if isinstance(metric, Metric):
-        return metric, "max_abs"
-    part, spec = _instance("metrics", metric, options, OF_METRIC)
-    chosen = spec.get("view", "max_abs")
-    return part, "max_abs" if chosen == "method" else chosen
-
-
-def _instance(group: str, name: str, options: Mapping[str, Any], reserved: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    spec = _default(group, name)
-    module, _, cls = spec["_target_"].rpartition(".")
-    part = getattr(importlib.import_module(module), cls)
-    own = {k: v for k, v in spec.items() if k not in reserved and k != "_target_"}
-    known = [f.name for f in fields(part)]
-    for key in options:
-        if key not in known:
-            raise SalrunError(f"{name} has no option '{key}'{near(key, known)}")
-    return part(**{**own, **options}), spec
-
-
-def _view(name: str) -> Any:
-    return view(name)
+def _scores(score: Score, maps: Tensor) -> Scores:
+    final = settled(score, maps)
+    return Scores(final.value, [FLAGS[f] for f in final.flag.tolist()], final.curve)
 
 
 def _draws(seed: int, ids: Sequence[str] | None, images: Tensor) -> Draws:

@@ -1,4 +1,4 @@
-"""The nouns of the corridor: what a dataset gives, what a method and a metric receive and return.
+"""The nouns of the field: what a data set gives, what a method and a metric receive and return, what a recipe makes.
 
 Shapes: images `x` are (B, C, H, W) floats in [0, 1]; raw attributions (B, C, H, W) or (B, 1, H, W);
 planes (B, 1, H, W); masks (B, H, W) booleans, or the opacity in [0, 1] of what is drawn (`<name>_ink`); values (B,)
@@ -7,16 +7,20 @@ float64; flags (B,) uint8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from salrun.ranges import check_declared
+
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier
+    from salrun.models.recipe import Obtained
     from salrun.rng import Draws
+    from salrun.store.entries import Store
 
 NEUTRAL, PRIMARY, SECONDARY = 0, 1, 2
 ROLES = {"neutral": NEUTRAL, "primary": PRIMARY, "secondary": SECONDARY}
@@ -24,8 +28,6 @@ ROLES = {"neutral": NEUTRAL, "primary": PRIMARY, "secondary": SECONDARY}
 # Why a score is what it is. Everything but `ok` is counted in `n_flagged`; NaN is never turned into 0.
 FLAGS = ("ok", "degenerate_map", "nan_map", "undefined", "saturated", "underflow", "no_mask")
 OK, DEGENERATE_MAP, NAN_MAP, UNDEFINED, SATURATED, UNDERFLOW, NO_MASK = range(len(FLAGS))
-
-Target = Literal["predicted", "label", "least_probable"]
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,99 @@ class Batch:
 
 
 class Dataset(Protocol):
-    """Images by id. `ids("train"|"validation"|"test")` names a split, `explained(n)` the images a run explains."""
+    """Images by id; what runs, recipes and tables ask of a data set.
 
-    name: str
-    classes: tuple[str, ...]
-    shape: tuple[int, int, int]
-    mask_names: tuple[str, ...]
+    `datasets/base.py` gives all of it but `load` and `ids`. What only some data sets can say is in protocols of their
+    own: `ImageFacts`, `Deviating`, `Flipping`.
+    """
 
-    def ids(self, split: str) -> list[str]: ...
-    def explained(self) -> list[str]: ...
-    def batch(self, ids: list[str]) -> Batch: ...
-    def fingerprint(self) -> dict[str, Any]: ...
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes; a label is a place in it."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width of every image."""
+
+    @property
+    def mask_names(self) -> Sequence[str]:
+        """The masks that every batch has."""
+
+    @property
+    def verification_split(self) -> str:
+        """The split that a model's accuracy is measured on."""
+
+    def ids(self, split: str) -> list[str]:
+        """The images of "train", "validation" or "test"."""
+
+    def explained(self) -> list[str]:
+        """The images a run explains, in order; members of a group stand together where views clip by group."""
+
+    def batch(self, ids: list[str]) -> Batch:
+        """Images in [0, 1] with labels, groups and masks."""
+
+    def images(self, ids: list[str]) -> tuple[Tensor, Tensor]:
+        """Images (bytes, or floats in [0, 1]) and labels alone, for training, backgrounds and statistics."""
+
+    def groups_of(self, ids: Sequence[str]) -> list[str]:
+        """The group of each image, in which tables and verification count it."""
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the images behind the ids and the splits: a shipped model of another identity is not used."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What results depend on: generator version, parameters and seed, or hashes of files."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of the data, one word or number each, for tables/cells.csv."""
+
+
+class Labelled(Dataset, Protocol):
+    """A data set whose labels are known without reading images."""
+
+    def labels(self, ids: Sequence[str]) -> Tensor:
+        """(B,) class indices."""
+
+
+@runtime_checkable
+class ImageFacts(Protocol):
+    """A data set with facts of single images."""
+
+    def image_facts(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Of each image, for tables/images.parquet."""
+
+
+@runtime_checkable
+class Deviating(Protocol):
+    """A data set that can differ from its paper's."""
+
+    def deviations(self) -> list[str]:
+        """In which ways it does, one sentence each, for tables and report."""
+
+
+@runtime_checkable
+class Flipping(Protocol):
+    """A data set that can change one object of an image, and with it the label."""
+
+    def flips(self, n: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+        """(group, other group, `n` images of the one, the same with the object exchanged) for every pair of groups."""
+
+    def label(self, group: str) -> int:
+        """The label of a group's images."""
+
+
+class Recipe(Protocol):
+    """A way to a model: trained, loaded, randomised, or of another task (`models/recipe.py` and its neighbours)."""
+
+    def obtain(self, data: Dataset, seed: int, store: Store, device: torch.device) -> Obtained:
+        """The model for this data, verified, wherever its weights come from."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of the model, one word or number each, for tables/cells.csv."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +184,9 @@ class Method:
     paper_name: ClassVar[str] = ""  # what the papers' tables call it
     source: ClassVar[str] = ""  # where the formula comes from
     on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
+
+    def __post_init__(self) -> None:
+        check_declared(self)
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Cost per image in forward passes (a backward pass counts two)."""
@@ -160,6 +247,9 @@ class Metric:
     source: ClassVar[str] = ""
     on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
 
+    def __post_init__(self) -> None:
+        check_declared(self)
+
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Forward passes per image and method."""
         return 0.0
@@ -178,9 +268,3 @@ class Metric:
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score | dict[str, Score]:
         raise NotImplementedError("abstract")
-
-
-class View(Protocol):
-    """A named reduction of raw attribution to a plane (B, 1, H, W)."""
-
-    def __call__(self, raw: Tensor) -> Tensor: ...

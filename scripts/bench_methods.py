@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 
+from salrun.config.parts import method_part
 from salrun.methods.iba import fit_feature_stats, go_on
 from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier, pick
@@ -43,7 +43,6 @@ from salrun.rng import Draws, generator
 from salrun.types import PRIMARY, Fitted, Method
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "methods"
-NOT_PARAMETERS = ("_target_", "view", "target", "label")
 FORWARD_ONLY = ("rise", "lime", "score_cam")
 GOAL = 0.95
 Job = Callable[[], object]
@@ -99,8 +98,7 @@ def make_case(
 def full_cases(device: str) -> Iterator[Case]:
     from torchvision.models import resnet50
 
-    from salrun.models.cnn import smerf_cnn
-    from salrun.models.small import TomsettCNN
+    from salrun.models.architectures import TomsettCNN, smerf_cnn
 
     small = {
         "smoothgrad": {"images": 8, "n_samples": 16},
@@ -396,11 +394,8 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
 
 
 def load_method(name: str, work: dict[str, Any]) -> Method:
-    """The method as its configuration file has it; values that a run would fill in are left at their defaults."""
-    entry = yaml.safe_load((CONF / f"{name}.yaml").read_text())[name]
-    module, cls = entry["_target_"].rsplit(".", 1)
-    plain = {k: v for k, v in entry.items() if k not in NOT_PARAMETERS and not (isinstance(v, str) and "${" in v)}
-    return getattr(importlib.import_module(module), cls)(**{**plain, **work})
+    """The method as its configuration file has it, at the paper's scale."""
+    return method_part(name, work).method
 
 
 def seconds(job: Job, device: str) -> float:
@@ -533,13 +528,23 @@ def _number(text: str) -> Any:
         return text or None
 
 
-def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "methods.csv").open("w", newline="") as file:
+def write_table(
+    stem: Path, title: list[str], rows: list[dict[str, Any]], facts: dict[str, str], end: list[str]
+) -> None:
+    """stem.csv, and stem.md: the title, the machine, the table, what follows from it."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with stem.with_suffix(".csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    text = [
+    text = [*title, "", *(f"- {key}: {value}" for key, value in facts.items()), ""]
+    text += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    text += ["| " + " | ".join(shown(value) for value in row.values()) + " |" for row in rows]
+    stem.with_suffix(".md").write_text("\n".join([*text, "", *end]) + "\n")
+
+
+def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: Path) -> None:
+    title = [
         "# Speed of the methods",
         "",
         f"Images per second; medians of up to {repeats} interleaved repetitions. `floor`: what a method cannot avoid,",
@@ -548,18 +553,14 @@ def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: 
         "for IBA the noise. `salrun_fast`: the same method on the inference copy of the network (BatchNorm folded,",
         "channels last; not compiled). `of_floor` and `times_peer`: of the faster of the two. `images` at a time, in",
         "passes of `batch`.",
-        "",
     ]
-    text += [f"- {key}: {value}" for key, value in facts.items()] + [""]
-    text += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    text += ["| " + " | ".join(shown(value) for value in row.values()) + " |" for row in rows]
     slow = [r for r in rows if (r["of_floor"] or 1) < GOAL or (r["times_peer"] or 1) < 1]
-    text += ["", f"## Below {GOAL} of the floor, or slower than a peer", ""]
-    text += [
+    end = [f"## Below {GOAL} of the floor, or slower than a peer", ""]
+    end += [
         f"- {r['model']}, {r['method']}: {shown(r['of_floor'])} of the floor, {shown(r['times_peer']) or 'no'} x peer"
         for r in slow
     ] or ["None."]
-    (out / "methods.md").write_text("\n".join(text) + "\n")
+    write_table(out / "methods", title, rows, facts, end)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,7 +12,6 @@ batch, on the network as it is, on the folded and on the compiled inference copy
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import sys
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_methods import machine, shown, take_turns
+from bench_methods import machine, take_turns, write_table
 from torch import Tensor, nn
 
 from salrun.metrics.insertion import PixelFlipping
@@ -70,7 +69,7 @@ def make_case(
 def full_cases(device: str) -> Iterator[Case]:
     from torchvision.models import resnet50
 
-    from salrun.models.small import TomsettCNN
+    from salrun.models.architectures import TomsettCNN
 
     torch.manual_seed(0)
     yield make_case("tomsett_cifar10", TomsettCNN(), 32, 128, 32, 128, device)
@@ -176,23 +175,13 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "metrics.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    text = [
+    title = [
         "# Speed of the perturbation engine",
         "",
         f"`rate`: forward passes (images) per second, one batch size; medians of up to {repeats} repetitions in turn.",
         "`forward`: the same batch over and over; `engine`: pixel flipping, each step a new batch.",
-        "",
     ]
-    text += [f"- {key}: {value}" for key, value in facts.items()] + [""]
-    text += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    text += ["| " + " | ".join(shown(value) for value in row.values()) + " |" for row in rows]
-    text += ["", "## Goals", "", *verdicts(rows)]
-    (out / "metrics.md").write_text("\n".join(text) + "\n")
+    write_table(out / "metrics", title, rows, facts, ["## Goals", "", *verdicts(rows)])
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 def work(root: str, number: int, seconds: float, out: multiprocessing.Queue) -> None:
     import torch
 
-    from salrun.store import Store, key_of
+    from salrun.store.entries import Store, key_of
 
     torch.set_num_threads(1)
     store = Store(Path(root))

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import sys
 
 from salrun.datasets.download import GOODS, get
@@ -21,6 +22,7 @@ def main() -> int:
     root = os.environ.get("SALRUN_DATA") or "~/.cache/salrun/data"
     parser.add_argument("--root", default=root, help="where to put it; $SALRUN_DATA if set")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a queue's end keeps what was downloaded, as Ctrl-C does
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         for name in options.names:

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from salrun.results.run import Run
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
@@ -47,9 +49,9 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
     for path in sorted((run / "tables").glob("*_*.md")):
         made.append(folder / path.name)
         made[-1].write_text(path.read_text())
-    facts = json.loads((run / "run.json").read_text())
     made.append(folder / "run.json")
-    made[-1].write_text(json.dumps({k: v for k, v in facts.items() if k not in PRIVATE}, indent=2) + "\n")
+    facts = {k: v for k, v in Run(run).facts.items() if k not in PRIVATE}
+    made[-1].write_text(json.dumps(facts, indent=2) + "\n")
     for figure in figures:
         made.append(folder / f"{figure}.png")
         made[-1].write_bytes((run / "figures" / f"{figure}.png").read_bytes())
@@ -206,7 +208,7 @@ def checkpoints(folder: Path) -> str:
 
 
 def page(folder: Path, name: str) -> str:
-    """A table that its paper's room wrote for readers."""
+    """A table that its paper's package wrote for readers."""
     path = folder / f"{name}.md"
     return path.read_text().strip() if path.is_file() else f"*Not measured yet: {name}.*"
 

@@ -1,4 +1,4 @@
-"""Write docs/methods.md, docs/metrics.md and docs/peers.md from the code, the configs and docs/parity.yaml.
+"""Write docs/settings.md, methods.md, metrics.md and peers.md from the code, the configs and docs/parity.yaml.
 
     python scripts/make_reference.py            # write them
     python scripts/make_reference.py --check    # say which are out of date, exit 1
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import inspect
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,14 @@ import torch
 import yaml
 from torchvision.models import resnet50
 
-from salrun.api import _default
-from salrun.build import OF_METHOD, OF_METRIC
+from salrun.config.catalogue import conf_dir, names
+from salrun.config.compose import LISTS
+from salrun.config.parts import Entry, entries, locate, method_part, metric_parts
+from salrun.config.settings import GROUPS, SETTINGS, default_of
+from salrun.config.signatures import parameters
+from salrun.models.architectures import TomsettCNN, smerf_cnn
 from salrun.models.classifier import Classifier
-from salrun.models.cnn import smerf_cnn
-from salrun.models.small import TomsettCNN
-from salrun.registry import conf_dir, names
+from salrun.ranges import readable
 from salrun.types import Method, Metric
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,23 +70,24 @@ def networks() -> list[tuple[Classifier, tuple[int, int, int]]]:
     return [(model, (3, size, size)) for model, size in zip(models, (64, 32, 224), strict=True)]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Entry):
     """A method or metric as its config file has it."""
 
-    group: str
-    name: str
-    spec: dict[str, Any]
+    @property
+    def cls(self) -> Any:
+        return locate(self.spec["_target_"], self.where)
 
     @property
-    def cls(self) -> type:
-        module, _, name = self.spec["_target_"].rpartition(".")
-        return getattr(importlib.import_module(module), name)
+    def bases(self) -> list[str]:
+        """The config files that its own includes."""
+        text = (conf_dir() / self.group / f"{self.name}.yaml").read_text(encoding="utf-8")
+        return re.findall(r"^  - /(base/\w+)@", text, flags=re.MULTILINE)
 
     def make(self) -> Any:
         """With the defaults of the config file."""
-        reserved = {"_target_", *(OF_METHOD if self.group == "methods" else OF_METRIC)}
-        return self.cls(**{k: v for k, v in self.spec.items() if k not in reserved})
+        if self.group == "methods":
+            return method_part(self.spec).method
+        return metric_parts({**self.spec, "variants": None})[0].metric
 
     def cost(self, count: str) -> list[str]:
         """`passes` or `shared_passes` on each reference network."""
@@ -94,7 +96,8 @@ class Part:
 
 
 def parts(group: str) -> list[Part]:
-    return [Part(group, name, _default(group, name)) for name in names(group) if "/" not in name]
+    plain = [name for name in names(group) if "/" not in name]
+    return [Part(group, name, entry.spec) for name in plain for entry in entries(name, (group,))]
 
 
 # -- what a section is made of -----------------------------------------------------------------------------------------
@@ -127,8 +130,18 @@ def _automatic(cls: type) -> str:
 
 def defaults(part: Part) -> list[str]:
     """The config file without its description."""
-    lines = (conf_dir() / part.group / f"{part.name}.yaml").read_text(encoding="utf-8").splitlines()
-    return [f"Defaults (`conf/{part.group}/{part.name}.yaml`):", "", *fenced("\n".join(lines[1:]), "yaml")]
+    page = []
+    for name in (f"{part.group}/{part.name}", *part.bases):
+        lines = (conf_dir() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        page += [f"Defaults (`conf/{name}.yaml`):", "", *fenced("\n".join(lines[1:]), "yaml"), ""]
+    return [*page[:-1], *allowed(part.spec["_target_"])]
+
+
+def allowed(target: str) -> list[str]:
+    """What the parameters may be, where that is more than a type."""
+    taken = {name: p.annotation for name, p in (parameters(target) or {}).items()}
+    told = [f"`{name}` {readable(text)}" for name, text in taken.items() if "Annotated" in text or "Literal" in text]
+    return ["", f"Allowed: {'; '.join(told)}."] if told else []
 
 
 def variants(part: Part) -> list[str]:
@@ -185,7 +198,7 @@ def methods_page() -> str:
     rows = ([f"[`{p.name}`](#{p.name})", names("methods")[p.name], _costs(p, "passes")] for p in found)
     page = opening("methods", METHODS, table(["method", "what it is", "passes"], rows))
     for part in found:
-        cls: Any = part.cls
+        cls = part.cls
         page += [
             "",
             f"## {part.name}",
@@ -214,7 +227,7 @@ def metrics_page() -> str:
     rows = ([f"[`{p.name}`](#{p.name})", names("metrics")[p.name], *_facts(p), *_both(p)] for p in found)
     page = opening("metrics", METRICS, table(columns, rows))
     for part in found:
-        cls: Any = part.cls
+        cls = part.cls
         (better, reach), (own, shared) = _facts(part), _both(part)
         page += [
             "",
@@ -240,7 +253,7 @@ def metrics_page() -> str:
 
 
 def _facts(part: Part) -> tuple[str, str]:
-    cls: Any = part.cls
+    cls = part.cls
     direction = part.make().direction
     return "neither" if direction == "none" else direction, interval(*cls.range)
 
@@ -252,8 +265,27 @@ def _costs(part: Part, count: str) -> str:
 
 
 def _both(part: Part) -> tuple[str, str]:
-    unit = " maps" if "explain" in part.cls.needs else ""  # type: ignore[attr-defined]
+    unit = " maps" if "explain" in part.cls.needs else ""
     return _costs(part, "passes") + unit, _costs(part, "shared_passes")
+
+
+SETTINGS_PAGE = """\
+`salrun key=value` sets one; an experiment's file may set it too, and the command line wins. What is marked deviates
+from the paper when it is set on the command line of a paper's experiment: run.json and the report list it as such.
+An experiment may add keys of its own (SMERF: `background`, `training`, `reading`), as long as something reads them."""
+
+
+def settings_page() -> str:
+    rows = []
+    for name, declared in SETTINGS.items():
+        text = "i/n" if name == "shard" else "one or several names" if name in LISTS else readable(str(declared.type))
+        text = "a name" if name in GROUPS and name not in LISTS else text
+        default = "" if name in GROUPS else f"`{_short(default_of(name))}`"
+        deviates = "deviation" if declared.metadata["deviates"] else ""
+        rows.append([f"`{name}`", declared.metadata["about"], text, default, deviates])
+    note = NOTE.format(source="salrun/config/settings.py")
+    columns = ["key", "what it is", "may be", "default", "on the command line"]
+    return "\n".join([note, "# Settings", "", *SETTINGS_PAGE.splitlines(), "", *table(columns, rows)]) + "\n"
 
 
 def peers_page() -> str:
@@ -294,7 +326,12 @@ def script(run: Callable[[], Any]) -> str:
     return textwrap.dedent("\n".join(lines)) + f"\nprint({shown})"
 
 
-PAGES: dict[str, Callable[[], str]] = {"methods.md": methods_page, "metrics.md": metrics_page, "peers.md": peers_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "methods.md": methods_page,
+    "metrics.md": metrics_page,
+    "peers.md": peers_page,
+}
 
 
 def main() -> int:

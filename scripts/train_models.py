@@ -22,12 +22,14 @@ from typing import Any
 
 import torch
 
-from salrun.build import check, device_of, instantiate
-from salrun.composing import compose_config
+from salrun.config.catalogue import names
+from salrun.config.check import check
+from salrun.config.compose import compose_config
+from salrun.config.parts import dataset_part, recipe_part
 from salrun.errors import SalrunError, unknown
 from salrun.models.checkpoint import PAPERS, read_card, whole
-from salrun.registry import names
-from salrun.store import Store
+from salrun.pipeline.build import device_of
+from salrun.store.entries import Store
 
 SETTINGS = [n for n in names("reasoning") if n.startswith(("simple_", "complex_"))]
 READINGS = {
@@ -101,8 +103,8 @@ def missing(jobs: dict[str, list[str]]) -> list[str]:
 def train(name: str, overrides: list[str], device: torch.device) -> bool:
     """Train one checkpoint, beside the shipped one where that is whole; True if it passed its gate."""
     config = config_of(overrides)
-    data = instantiate(config["dataset"], "dataset")
-    recipe = instantiate(config["model"], "model")
+    data = dataset_part(config["dataset"])
+    recipe: Any = recipe_part(config["model"])  # one that trains
     store = Store(Path(config["cache_dir"]))
     if name in TOO_LARGE:
         found = recipe.obtain(data, config["seed"], store, device)

@@ -6,12 +6,16 @@ import base64
 import io
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors.numpy import save_file
+
+from salrun.results.maps import MapWriter
+from salrun.results.record import RunRecord, read_facts
+from salrun.results.tables import ALL, CELL, CURVES, KEY, directions_of, write_csv, write_tables
 
 METHODS = [
     *("gradient", "sensitivity", "input_x_gradient", "smoothgrad", "integrated_gradients", "deconvnet"),
@@ -27,7 +31,17 @@ METRICS = {
     "deletion": "lower",
     "sparseness": "none",
 }
+MODED = ("pafl", "safl")  # metrics with a mode
 SIDE = 64
+COMMAND = ["+experiment=smerf_complex_cr2", "scale=laptop", "seed=0"]
+ABOUT = {
+    "cell": "0123456789ab",
+    "experiment": "smerf_complex_cr2",
+    "dataset": "textbox",
+    "model": "smerf_cnn",
+    "seed": 0,
+    "scale": "laptop",
+}
 CLAIMS = """\
 id|statement|measured|ci_low|ci_high|holds|published|published_holds|verdict|reason
 S1|Most methods attend to the primary object alone|0.21|0.17|0.25|yes|0.24|yes|reproduced|95% CI over images, one model
@@ -48,58 +62,135 @@ def make_run(
     seed: int = 0,
     **info: Any,
 ) -> Path:
-    """Write the run; `labels` renames methods on the page, `info` adds to or replaces run.json's entries."""
+    """Write the run with the writers of a real one; `labels` renames methods on the page, `info` adds to run.json."""
     rng = np.random.default_rng(seed)
     labels = labels or {}
-    for name in ("tables", "maps", "figures"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
     images, boxes, ids, group, label, prediction = _pictures(rng, n_images, side, groups)
-    save_file({"x": images}, folder / "maps" / "images.safetensors")
-    for method in methods:
-        plane = _map(rng, method, images, boxes)
-        save_file({"plane": plane.astype(np.float16)}, folder / "maps" / f"{method}.safetensors")
-    index = {
-        "image_id": ids, "group": group, "label": label, "prediction": prediction, "masks": boxes,
-        "roles": {name: ["primary" if k == 0 else "secondary"] * n_images for k, name in enumerate(boxes)},
-        "methods": [{"name": m, "label": labels.get(m, m), "signed": m not in UNSIGNED} for m in methods],
-    }  # fmt: skip
-    (folder / "maps" / "index.json").write_text(json.dumps(index))
-    scores = _scores(rng, ids, group, label, prediction, methods)
-    scores.to_parquet(folder / "tables" / "scores.parquet", index=False)
-    summary = summarise(scores)
-    summary.to_parquet(folder / "tables" / "summary.parquet", index=False)
-    summary.to_csv(folder / "tables" / "summary.csv", index=False)
-    accuracy = pd.DataFrame({"split": "test", "bucket": sorted(set(group), key=int), "n": 250, "accuracy": 0.9931})
-    accuracy.to_csv(folder / "tables" / "model.csv", index=False)
-    claims = pd.read_csv(io.StringIO(CLAIMS), sep="|", dtype=str, keep_default_na=False)
-    claims.assign(paper="smerf").to_csv(folder / "claims.csv", index=False)
-    (folder / "config.yaml").write_text("seed: 0\nscale: laptop\nmethods:\n  rise:\n    n_masks: 1000\n")
-    run = {
-        "command": "salrun +experiment=smerf_complex_cr2 scale=laptop seed=0", "experiment": "smerf_complex_cr2",
-        "paper": "smerf", "scale": "laptop", "device": "cpu", "precision": "float32",
+    about = {"image_id": ids, "group": group, "label": label, "prediction": prediction}
+    listed = [{"name": m, "label": labels.get(m, m), "signed": m not in UNSIGNED, "view": "max_abs"} for m in methods]
+    masks = {name: _masks(of, side) for name, of in boxes.items()}
+    roles = {name: ["primary" if k == 0 else "secondary"] * n_images for k, name in enumerate(boxes)}
+    planes = {method: _map(rng, method, images, boxes) for method in methods}
+    shown = {"planes": planes, "images": images, "masks": masks, "roles": roles, "classes": ["no", "yes"]}
+    save_maps(folder, about, listed, {"model": ABOUT["cell"]}, **shown)
+    metrics = [
+        {
+            "metric": m,
+            "mode": "code" if m in MODED else "",
+            "view": "max_abs",
+            "direction": d,
+            "turned": [],
+            "options": {},
+        }
+        for m, d in METRICS.items()
+    ]
+    facts = {
+        "experiment": "smerf_complex_cr2", "paper": "smerf", "scale": "laptop", "device": "cpu", "precision": "float32",
         "seeds": {"model": seed, "data": seed},
         "deviations": ["The network was trained on 20,000 images instead of 100,000.", "RISE uses 1,000 masks."],
-        "versions": {"salrun": "0.1.0", "torch": "2.9.1", "python": "3.12.4"},
-        "metrics": {f"{m}/max_abs": {"direction": d} for m, d in METRICS.items()},
-        "timings": {"data": 2.1, "model": 41.0, "maps": 512.5, "scores": 168.4}, "status": "done",
+        "versions": {"salrun": "0.1.0", "torch": "2.9.1", "python": "3.12.4"}, "metrics": metrics,
+        "timings": {"data": 2.1, "model": 41.0, "maps": 512.5, "scores": 168.4},
+        "methods": {m["name"]: {**m, "target": "predicted", "options": {}} for m in listed},
         "verification": {"model": {"split": "validation", "n": 6000, "accuracy": 0.9931, "groups": {"1": 0.99},
                                    "gate": {"accuracy": 0.98, "group": 0.9}, "passed": True, "reason": ""}},
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run | info))
+    frame = pd.DataFrame({"cell": ABOUT["cell"], **about, "confidence": rng.uniform(0.6, 1, n_images)})
+    scores = _scores(rng, frame.drop(columns=["cell", "confidence"]), methods)
+    cells = pd.DataFrame([{**ABOUT, "role": "model", "source": "shipped"}])
+    groups_of_models = [ALL, *sorted(set(group), key=int)]
+    accuracies = pd.concat(
+        [cells.assign(verified=True, what="accuracy", group=g, value=0.9931) for g in groups_of_models]
+    )
+    tables = {"images": frame, "cells": cells, "accuracies": accuracies}
+    save_run(folder, scores, overrides=COMMAND, **tables, **facts)
+    claims = pd.read_csv(io.StringIO(CLAIMS), sep="|", dtype=str, keep_default_na=False)
+    write_csv(folder / "claims.csv", claims.assign(paper="smerf"))
+    (folder / "config.yaml").write_text("seed: 0\nscale: laptop\nmethods:\n  rise:\n    n_masks: 1000\n")
+    (folder / "figures").mkdir(exist_ok=True)
     _figure(folder / "figures", "smerf_fig3")
+    (folder / "run.json").write_text(json.dumps(read_facts(folder) | info, default=str))
     return folder
 
 
-def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """Per group and over all of them, with a normal interval: what the numbers are does not matter here."""
-    keys = ["experiment", "dataset", "model", "seed", "scale", "group", "method", "metric", "variant"]
-    whole = scores.assign(group="(all)")
-    rows = pd.concat([whole, scores]).assign(flagged=lambda t: t["flag"] != "ok").groupby(keys, sort=False)
-    table = rows["value"].agg(["mean", "std"])
-    table["n"] = rows.size()
-    table["n_flagged"] = rows["flagged"].sum()
-    half = 1.96 * table["std"] / np.sqrt(table["n"])
-    return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half).reset_index()
+def save_run(
+    folder: Path,
+    scores: pd.DataFrame,
+    directions: dict[str, str] | None = None,
+    images: pd.DataFrame | None = None,
+    cells: pd.DataFrame | None = None,
+    curves: pd.DataFrame | None = None,
+    accuracies: pd.DataFrame | None = None,
+    overrides: Sequence[str] = (),
+    **facts: Any,
+) -> Path:
+    """A finished run with these scores, missing columns filled in; `directions` by metric (default: higher).
+
+    `images`: the whole table, or image_id and confidence (1 unless given); `cells`: the models and their facts (those
+    of the scores unless given); `accuracies`: the table of models (all 1 unless given); `facts` replace those of
+    run.json.
+    """
+    given = {"scale": "smoke", "label": 0, "prediction": 0, "target": 0, "mode": "", "score": "", "view": "max_abs"}
+    scores = scores.assign(**{k: v for k, v in {**given, "flag": "ok"}.items() if k not in scores})
+    if "cell" not in scores:
+        scores = scores.assign(cell=["-".join(map(str, row)) for row in scores[CELL].itertuples(index=False)])
+    if cells is None:
+        cells = scores[KEY].drop_duplicates().assign(role="model", source="shipped")
+    if images is None or "cell" not in images:
+        about = scores[["cell", "image_id", "group", "label", "prediction"]].drop_duplicates(["cell", "image_id"])
+        images = about.assign(confidence=1.0) if images is None else about.merge(images, on="image_id")
+    if accuracies is None:
+        accuracies = cells.assign(source="shipped", verified=True, what="accuracy", group=ALL, value=1.0)
+    modes = scores[["metric", "mode"]].drop_duplicates().itertuples(index=False, name=None)
+    ways, about_method = directions or {}, {"view": "max_abs", "target": "predicted", "options": {}}
+    first = {
+        "metrics": [
+            {"metric": m, "mode": mode, "direction": ways.get(m, "higher"), "turned": [], "options": {}}
+            for m, mode in modes
+        ],
+        "methods": {m: {"label": m, **about_method} for m in scores["method"].unique()},
+        **cells[["experiment", "seed", "scale"]].to_dict("records")[0],
+    }
+    with RunRecord(folder, overrides, **{**first, **facts}) as record:
+        curves = pd.DataFrame(columns=CURVES) if curves is None else curves
+        named = directions_of(record.facts["metrics"], scores)
+        write_tables(folder / "tables", scores, curves, images, cells, accuracies, named)
+    return folder
+
+
+def save_maps(
+    folder: Path,
+    about: dict[str, list],
+    methods: Sequence[str | dict[str, Any]],
+    models: dict[str, str],
+    size: tuple[int, int] = (8, 8),
+    planes: Mapping[str, np.ndarray] | None = None,
+    images: np.ndarray | None = None,
+    masks: dict[str, np.ndarray] | None = None,
+    roles: dict[str, list[str]] | None = None,
+    classes: Sequence[str] = (),
+) -> None:
+    """Kept maps below a run directory; `about` the images, `methods` by name or all that is said of them, `models`
+    role -> cell, `planes` by method. Images and planes are noise unless given, then of scale 1, 2, .."""
+    rng = np.random.default_rng(0)
+    n = len(about["image_id"])
+    listed = [{"name": m, "label": m, "signed": True, "view": "sum"} if isinstance(m, str) else m for m in methods]
+    writer = MapWriter(listed, classes, models)
+    images = rng.integers(0, 256, (n, *size, 3), dtype=np.uint8) if images is None else images
+    writer.add_images(images, about, masks or {}, roles or {})
+    for role in models:
+        for method in (m["name"] for m in listed):
+            plane = rng.uniform(-1, 1, (n, *size)) if planes is None else planes[method]
+            scale = np.arange(1, n + 1) if planes is None else np.ones(n)
+            writer.add_planes(role, method, {"plane": plane.astype(np.float16), "scale": scale.astype(np.float32)})
+    writer.write(folder / "maps")
+
+
+def _masks(boxes: list[list[int] | None], side: int) -> np.ndarray:
+    masks = np.zeros((len(boxes), side, side), dtype=bool)
+    for mask, box in zip(masks, boxes, strict=True):
+        if box is not None:
+            mask[box[0] : box[2], box[1] : box[3]] = True
+    return masks
 
 
 def _pictures(rng: np.random.Generator, n: int, side: int, groups: int) -> tuple[Any, ...]:
@@ -118,8 +209,8 @@ def _pictures(rng: np.random.Generator, n: int, side: int, groups: int) -> tuple
             if name == "text":
                 images[i, row + size // 3 : row + size // 2, col + size // 4 : col + size - size // 4] = 0
     group = [str(i * groups // n + 1) for i in range(n)]
-    label = [str(int(g) % 2) for g in group]
-    prediction = [str(1 - int(y)) if i % 17 == 5 else y for i, y in enumerate(label)]
+    label = [int(g) % 2 for g in group]
+    prediction = [1 - y if i % 17 == 5 else y for i, y in enumerate(label)]
     return images, boxes, [f"test-{i:05d}" for i in range(n)], group, label, prediction
 
 
@@ -144,39 +235,19 @@ def _map(rng: np.random.Generator, method: str, images: np.ndarray, boxes: dict[
     return np.abs(plane) if method in UNSIGNED else plane
 
 
-def _scores(
-    rng: np.random.Generator, ids: list[str], group: Any, label: Any, prediction: Any, methods: list[str]
-) -> pd.DataFrame:
-    images = pd.DataFrame(
-        {"image_id": ids, "group": group, "label": label, "prediction": prediction, "target": prediction}
-    )
+def _scores(rng: np.random.Generator, images: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
     frames = []
+    n = len(images)
     for method in methods:
         for metric in METRICS:
-            value = np.clip(rng.normal(0.2 + zlib.crc32((method + metric).encode()) % 50 / 100, 0.12, len(ids)), 0, 1)
-            flag = np.full(len(ids), "ok", dtype=object)
+            value = np.clip(rng.normal(0.2 + zlib.crc32((method + metric).encode()) % 50 / 100, 0.12, n), 0, 1)
+            flag = np.full(n, "ok", dtype=object)
             if method == "grad_cam":
                 value[3::40], flag[3::40] = np.nan, "degenerate_map"
-            frames.append(
-                images.assign(
-                    method=method,
-                    metric=metric,
-                    value=value,
-                    flag=flag,
-                    variant="code:seismic" if metric in {"pafl", "safl"} else "max_abs",
-                )
-            )
-    frames.insert(
-        0, images.assign(method="-", metric="confidence", variant="", value=rng.uniform(0.6, 1, len(ids)), flag="ok")
-    )
-    facts = {
-        "experiment": "smerf_complex_cr2",
-        "dataset": "textbox",
-        "model": "smerf_cnn",
-        "seed": 0,
-        "scale": "laptop",
-    }
-    return pd.concat(frames, ignore_index=True).assign(**facts)
+            mode, view = ("code", "seismic") if metric in MODED else ("", "max_abs")
+            named = {"method": method, "metric": metric, "mode": mode, "score": "", "view": view}
+            frames.append(images.assign(target=images["prediction"], **named, value=value, flag=flag))
+    return pd.concat(frames, ignore_index=True).assign(**ABOUT)
 
 
 PNG = base64.b64decode(

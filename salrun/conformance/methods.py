@@ -118,12 +118,12 @@ class Case:
         return method(self.model, self.x, self.target, self.rng, fitted)
 
 
-def agree(found: Tensor, expected: Tensor, when: str) -> None:
+def agree(result: Tensor, expected: Tensor, when: str) -> None:
     """The same maps, each up to TOLERANCE of its largest value."""
-    require(found.shape == expected.shape, f"shape {tuple(found.shape)} {when}, {tuple(expected.shape)} before")
+    require(result.shape == expected.shape, f"shape {tuple(result.shape)} {when}, {tuple(expected.shape)} before")
     require(torch.isfinite(expected).all(), "the map has values that are no finite numbers")
     scale = expected.abs().amax((1, 2, 3), keepdim=True).clamp_min(1e-30)
-    off = ((found - expected).abs() / scale).flatten(1).amax(1)
+    off = ((result - expected).abs() / scale).flatten(1).amax(1)
     worst = int(off.nan_to_num(torch.inf).argmax())
     require((off <= TOLERANCE).all(), f"image {worst} changes by {off[worst]:.1e} of its largest value {when}")
 

@@ -101,19 +101,19 @@ def rows(scores: dict[str, Score], index: slice | Tensor) -> dict[str, Score]:
     }
 
 
-def agree(found: dict[str, Score], expected: dict[str, Score], when: str) -> None:
+def agree(result: dict[str, Score], expected: dict[str, Score], when: str) -> None:
     """The same values, flags and curves."""
-    require(list(found) == list(expected), f"scores {list(found)} {when}, {list(expected)} before")
+    require(list(result) == list(expected), f"scores {list(result)} {when}, {list(expected)} before")
     for name, want in expected.items():
-        got, score = found[name], f"score '{name}'" if name else "the score"
+        got, score = result[name], f"score '{name}'" if name else "the score"
         require(close(got.value, want.value), f"{score} is {shown(got.value)} {when}, {shown(want.value)} before")
         require(torch.equal(got.flag, want.flag), f"flags of {score} are {flags(got)} {when}, {flags(want)} before")
         if want.curve is not None:
             require(got.curve is not None and close(got.curve, want.curve), f"the curve of {score} changes {when}")
 
 
-def close(found: Tensor, expected: Tensor) -> bool:
-    return found.shape == expected.shape and torch.allclose(found, expected, TOLERANCE, TOLERANCE, equal_nan=True)
+def close(result: Tensor, expected: Tensor) -> bool:
+    return result.shape == expected.shape and torch.allclose(result, expected, TOLERANCE, TOLERANCE, equal_nan=True)
 
 
 def shown(values: Tensor) -> str:
@@ -147,9 +147,9 @@ def contract(metric: Metric, case: Case) -> None:
         require(score.flag.max() < len(FLAGS), f"unknown flag {int(score.flag.max())}")
         require(not score.value.requires_grad, "values require a gradient")
         require(not (score.value.isnan() & (score.flag == OK)).any(), "a NaN is flagged ok")
-        known = score.value[~score.value.isnan()]
+        values = score.value[~score.value.isnan()]
         require(
-            ((known >= low - TOLERANCE) & (known <= high + TOLERANCE)).all(), f"{shown(known)} leaves {low}..{high}"
+            ((values >= low - TOLERANCE) & (values <= high + TOLERANCE)).all(), f"{shown(values)} leaves {low}..{high}"
         )
     good = [score.value.isfinite().any() and (score.flag == OK).any() for score in scores.values()]
     require(any(good), "no score of ordinary maps is ok")
@@ -191,11 +191,11 @@ def nan_map(metric: Metric, case: Case) -> None:
     for bad in (torch.nan, torch.inf):
         plane = case.map_for(metric)
         plane[1, 0, 4, 5] = bad
-        found = of_the_map(case.run(metric, plane))
-        for score in found.values():
+        scores = of_the_map(case.run(metric, plane))
+        for score in scores.values():
             require(score.value[1].isnan(), f"a map with {bad} scores {score.value[1]:.6g}")
             require(score.flag[1] == NAN_MAP, f"a map with {bad} is flagged {FLAGS[int(score.flag[1])]}, not nan_map")
-        agree(rows(found, keep), rows(of_the_map(before), keep), f"beside a map with {bad}")
+        agree(rows(scores, keep), rows(of_the_map(before), keep), f"beside a map with {bad}")
 
 
 def constant_map(metric: Metric, case: Case) -> None:
@@ -204,10 +204,10 @@ def constant_map(metric: Metric, case: Case) -> None:
     for level in (0.0, 0.3, 1.0):
         plane = case.map_for(metric)
         plane[3] = level
-        found = of_the_map(case.run(metric, plane))
-        for score in found.values():
+        scores = of_the_map(case.run(metric, plane))
+        for score in scores.values():
             require(score.flag[3] != OK, f"a map of {level} everywhere is flagged ok")
-        agree(rows(found, keep), rows(of_the_map(before), keep), f"beside a map of {level}")
+        agree(rows(scores, keep), rows(of_the_map(before), keep), f"beside a map of {level}")
 
 
 def float32_maps(metric: Metric, case: Case) -> None:
@@ -245,10 +245,10 @@ def inputs_untouched(metric: Metric, case: Case) -> None:
     """Maps, images, masks, weights, modes and gradients are as before."""
     plane, scene = case.map_for(metric), case.scene
     tensors = (plane, scene.x, *scene.masks.values(), *scene.model.state_dict().values())
-    kept = [t.clone() for t in tensors]
+    copies = [t.clone() for t in tensors]
     mode = [module.training for module in scene.model.modules()]
     case.run(metric, plane)
-    require(all(map(torch.equal, kept, tensors)), "it writes into what it was given")
+    require(all(map(torch.equal, copies, tensors)), "it writes into what it was given")
     require(mode == [module.training for module in scene.model.modules()], "it changes the model's mode")
     flags_kept = all(p.grad is None and p.requires_grad for p in scene.model.parameters())
     require(flags_kept, "it leaves gradients or changes requires_grad")

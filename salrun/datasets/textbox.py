@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from salrun.datasets.pictures import read_pictures
 from salrun.errors import SalrunError, unknown
+from salrun.ranges import Between, check_declared
 from salrun.rng import Draws, to_integer
 from salrun.types import NEUTRAL, PRIMARY, SECONDARY, Batch
 
@@ -92,7 +93,7 @@ class TextBox:
     buckets: dict[str, dict[str, Any]]
     size: int = 64
     background: Literal["black", "noise", "places"] = "black"
-    noise_max: int = 150
+    noise_max: Annotated[int, Between(0, 255)] = 150
     places_folder: str = "baseball_field"
     root: str | None = None
     placement: Literal["code", "strict"] = "code"
@@ -102,6 +103,8 @@ class TextBox:
     groups: list[str | int] | None = None  # explain only these buckets
     seed: int = 0
 
+    verification_split: ClassVar[str] = "validation"
+
     @property
     def name(self) -> str:
         """`textbox`, with what differs from the main condition: `textbox_noise`, `textbox_strict`, `textbox_code`."""
@@ -110,6 +113,7 @@ class TextBox:
         return f"textbox{backdrop}{placement}{'_code' if self.labels == 'code' else ''}"
 
     def __post_init__(self) -> None:
+        check_declared(self)
         self.shape = (3, self.size, self.size)
         self.things = {n: Thing(name=n, **_tuples(spec)) for n, spec in self.objects.items()}
         self.rules = {str(b): rule for b, rule in self.reasoning["buckets"].items()}
@@ -141,8 +145,6 @@ class TextBox:
                     f"dataset.objects.{thing.name}: anchor {list(thing.anchor)} + offset {thing.offset} + size {extent}"
                     f" leaves the {self.size}x{self.size} canvas"
                 )
-        if not 0 <= self.noise_max <= 255:
-            raise SalrunError(f"dataset.noise_max must be in 0..255, got {self.noise_max}")
         available = self.reasoning["validation_per_bucket"]
         if not 1 <= self.n_per_bucket <= available:
             raise SalrunError(f"dataset.n_per_bucket must be in 1..{available}, got {self.n_per_bucket}")
@@ -187,6 +189,18 @@ class TextBox:
     def groups_of(self, ids: Sequence[str]) -> list[str]:
         """The bucket of each image."""
         return [i.split("-")[1][1:] for i in ids]
+
+    def deviations(self) -> list[str]:
+        """In which ways the pictures are not the paper's."""
+        if self.background != "places":
+            return []
+        return [f"substitute background: Places class '{self.places_folder}', not stadium/baseball"]
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of this data, for tables/cells.csv."""
+        named = ("background", "noise_max", "placement", "labels", "train_per_bucket", "seed")
+        chosen = {name: getattr(self, name) for name in named}
+        return {"kind": "textbox", "reasoning": self.reasoning.get("name", ""), **chosen}
 
     def fingerprint(self) -> dict[str, Any]:
         return {

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from salrun.datasets.base import SPLITS, ImageDataset, Table, missing
 from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.pictures import fit_to, read_pictures
 from salrun.errors import SalrunError, unknown
+from salrun.ranges import AtLeast
 
 GET = "get it with `make data-tinyimagenet` (or `python scripts/get_data.py tinyimagenet`)"
 ENLARGED = 224
@@ -39,11 +40,11 @@ class TinyImageNet(ImageDataset):
     """
 
     root: str
-    n_explained: int | None = None
+    n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
     only: list[str] | None = None
-    train_per_class: int | None = None
-    validation_per_class: int = 50
+    train_per_class: Annotated[int, AtLeast(1)] | None = None
+    validation_per_class: Annotated[int, AtLeast(0)] = 50
     task: Literal["own", "imagenet"] = "own"
 
     name = "tinyimagenet"
@@ -52,12 +53,6 @@ class TinyImageNet(ImageDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train_per_class is not None and self.train_per_class < 1:
-            raise SalrunError(
-                f"dataset.train_per_class must be at least 1 (or null for all), got {self.train_per_class}"
-            )
-        if self.validation_per_class < 0:
-            raise SalrunError(f"dataset.validation_per_class must not be negative, got {self.validation_per_class}")
         if self.task == "imagenet":
             self.shape = (3, ENLARGED, ENLARGED)
 
@@ -70,14 +65,14 @@ class TinyImageNet(ImageDataset):
         """The classes in order of their wnid, which is their index."""
         if not (self.folder / "train").is_dir():
             raise missing("TinyImageNet", [self.folder / "train"], GET)
-        there = sorted(p.name for p in (self.folder / "train").iterdir() if p.is_dir())
+        folders = sorted(p.name for p in (self.folder / "train").iterdir() if p.is_dir())
         if self.only is None:
-            return tuple(there)
-        known = {wnid: wnid for wnid in there} | {self._words[wnid]: wnid for wnid in there}
+            return tuple(folders)
+        wnids = {wnid: wnid for wnid in folders} | {self._words[wnid]: wnid for wnid in folders}
         for one in self.only:
-            if one not in known:
-                raise unknown("class", one, [self._words[w] for w in there], "TinyImageNet (dataset.only)")
-        return tuple(sorted({known[one] for one in self.only}))
+            if one not in wnids:
+                raise unknown("class", one, [self._words[w] for w in folders], "TinyImageNet (dataset.only)")
+        return tuple(sorted({wnids[one] for one in self.only}))
 
     @functools.cached_property
     def _words(self) -> dict[str, str]:
@@ -100,11 +95,11 @@ class TinyImageNet(ImageDataset):
     @functools.cached_property
     def _imagenet(self) -> ImageNet:
         """Whose classes the labels are; its pictures are not needed."""
-        imagenet, own = ImageNet(self.root), len(self.wnids)
+        imagenet, count = ImageNet(self.root), len(self.wnids)
         lists = [imagenet.folder / name for name in ("classes.tsv", "LOC_synset_mapping.txt", "val")]
         if not any(path.exists() for path in lists):
             raise SalrunError(
-                f"the ImageNet labels of TinyImageNet's {own} classes need all thousand wnids: looked for "
+                f"the ImageNet labels of TinyImageNet's {count} classes need all thousand wnids: looked for "
                 f"{', '.join(map(str, lists))}; put classes.tsv there (index, wnid, name, in order of wnid)"
             )
         return imagenet
@@ -142,17 +137,17 @@ class TinyImageNet(ImageDataset):
             raise unknown("split", split, SPLITS, "dataset 'tinyimagenet'")
         if split == "test":
             return list(self.table("test").ids)
-        table, chosen = self.table("train"), []
+        table, ids = self.table("train"), []
         for wnid, index in self._index.items():
-            own = [table.ids[r] for r in torch.nonzero(table.y == index).flatten().tolist()]
-            end = len(own) - self.validation_per_class
+            ids_of_class = [table.ids[r] for r in torch.nonzero(table.y == index).flatten().tolist()]
+            end = len(ids_of_class) - self.validation_per_class
             if end < 1:
                 raise SalrunError(
-                    f"dataset.validation_per_class must be below the {len(own)} pictures of {wnid}, "
+                    f"dataset.validation_per_class must be below the {len(ids_of_class)} pictures of {wnid}, "
                     f"got {self.validation_per_class}"
                 )
-            chosen += own[end:] if split == "validation" else own[:end][: self.train_per_class]
-        return chosen
+            ids += ids_of_class[end:] if split == "validation" else ids_of_class[:end][: self.train_per_class]
+        return ids
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | ({} if self.task == "own" else {"task": self.task})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
 from salrun.errors import SalrunError, unknown
+from salrun.ranges import Above, AtMost, check_declared
 from salrun.rng import Draws
-from salrun.types import Batch
+from salrun.types import Batch, Deviating, Labelled
 
 VERSION = 1
 CLEAN = "clean"
@@ -36,39 +37,42 @@ class Transformed:
     black corners. crop: the centre, so much of the side, resized back.
     """
 
-    plain: Any  # the data set whose images these are; models are trained and verified on it
+    plain: Labelled  # the data set whose images these are; models are trained and verified on it
     clean: bool = True
-    mixup: list[float] = field(default_factory=lambda: [0.8, 0.6, 0.4, 0.2])  # weight of the image itself
-    resize: list[int] = field(default_factory=lambda: [128, 96, 64, 32])
+    mixup: list[Annotated[float, Above(0), AtMost(1)]] = field(
+        default_factory=lambda: [0.8, 0.6, 0.4, 0.2]
+    )  # weight of the image itself
+    resize: list[Annotated[int, Above(0), AtMost(SIDE)]] = field(default_factory=lambda: [128, 96, 64, 32])
     rotation: list[float] = field(default_factory=lambda: [45, 90, 135, 180])
-    crop: list[float] = field(default_factory=lambda: [0.9, 0.8, 0.7, 0.6])
+    crop: list[Annotated[float, Above(0), AtMost(1)]] = field(default_factory=lambda: [0.9, 0.8, 0.7, 0.6])
     mixup_label: Literal["primary", "partner"] = "primary"
     seed: int = 0  # of the choice of partners
 
     mask_names = ()
 
     def __post_init__(self) -> None:
+        check_declared(self)
         if self.plain.mask_names:
             raise SalrunError(f"dataset.transforms: the masks of '{self.plain.name}' would not move with its images")
-        for name, (low, high) in {"mixup": (0, 1), "resize": (0, SIDE), "crop": (0, 1)}.items():
-            for value in getattr(self, name):
-                if not low < value <= high:
-                    raise SalrunError(f"dataset.transforms.{name} must lie in ({low}, {high}], got {value}")
         if not self._variations:
             raise SalrunError("dataset.transforms leaves no image to explain: give a variation or clean=true")
         self.name, self.shape = self.plain.name, self.plain.shape
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Sequence[str]:
         return self.plain.classes
+
+    @property
+    def verification_split(self) -> str:
+        return self.plain.verification_split
 
     @functools.cached_property
     def _variations(self) -> dict[str, tuple[str, float]]:
         """group -> (transform, parameter); the image itself first."""
-        found: dict[str, tuple[str, float]] = {CLEAN: (CLEAN, 0.0)} if self.clean else {}
+        variations: dict[str, tuple[str, float]] = {CLEAN: (CLEAN, 0.0)} if self.clean else {}
         for transform in ("mixup", "resize", "rotation", "crop"):
-            found |= {f"{transform}/{value:g}": (transform, value) for value in getattr(self, transform)}
-        return found
+            variations |= {f"{transform}/{value:g}": (transform, value) for value in getattr(self, transform)}
+        return variations
 
     # -- ids -------------------------------------------------------------------------------------------------------
 
@@ -143,10 +147,24 @@ class Transformed:
     def identity(self) -> dict[str, Any]:
         return self.plain.identity()
 
+    def facts(self) -> dict[str, Any]:
+        """The facts of the untransformed data, and that it is seen through transforms."""
+        return {**self.plain.facts(), "transformed": True}
+
+    def deviations(self) -> list[str]:
+        return self.plain.deviations() if isinstance(self.plain, Deviating) else []
+
+    def image_facts(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Of each image, for tables/images.parquet: the id of the untransformed one, the transform, its strength."""
+        names, groups = zip(*map(self.split_id, ids), strict=True)
+        variations = [self._variations[group] for group in groups]
+        strength = ["" if transform == CLEAN else f"{value:g}" for transform, value in variations]
+        return {"source_id": list(names), "transform": [t for t, _ in variations], "strength": strength}
+
     def fingerprint(self) -> dict[str, Any]:
         """Of everything that decides an image behind its id; which variations there are does not."""
-        own = {"version": VERSION, "mixup_label": self.mixup_label, "seed": self.seed}
-        return {**self.plain.fingerprint(), "transforms": own}
+        settings = {"version": VERSION, "mixup_label": self.mixup_label, "seed": self.seed}
+        return {**self.plain.fingerprint(), "transforms": settings}
 
 
 def coarser(x: Tensor, side: float) -> Tensor:

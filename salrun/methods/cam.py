@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from salrun.errors import SalrunError
 from salrun.methods.chunking import run_grid, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, check_targets, pick
+from salrun.ranges import Above
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -71,17 +71,13 @@ class GradCAMPlusPlus(Method):
     the scale of g, which is often below 1e-3.
     """
 
-    eps: float | None = None
+    eps: Annotated[float, Above(0)] | None = None
     layer: str = "cam"
 
     needs: ClassVar[frozenset[str]] = frozenset({"layer"})
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "Grad-CAM++"
     source: ClassVar[str] = "Chattopadhay et al. 2018, arXiv:1710.11063"
-
-    def __post_init__(self) -> None:
-        if self.eps is not None and self.eps <= 0:
-            raise SalrunError(f"eps of grad_cam_pp must be positive or null, got {self.eps}")
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)

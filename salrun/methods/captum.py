@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -102,15 +103,15 @@ class Captum(Method):
     source: ClassVar[str] = "Kokhlikyan et al. 2020, arXiv:2009.07896"
 
     def __post_init__(self) -> None:
-        known = attributions()
+        classes = attributions()
         for name in (self.cls, self.of):
-            if name not in known:
-                raise unknown("attribution", name, known, "captum.attr")
+            if name not in classes:
+                raise unknown("attribution", name, classes, "captum.attr")
         if "FeaturePermutation" in self.cls:
             raise SalrunError(
                 f"captum's {self.cls} swaps features between images: a map would depend on its batch-mates"
             )
-        accepted = parameters(known[self.cls].attribute)
+        accepted = parameters(classes[self.cls].attribute)
         if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             for name in self.options:
                 if name not in accepted:
@@ -209,7 +210,12 @@ class Function(Method):
     source: ClassVar[str] = "the user"
 
     def __post_init__(self) -> None:
-        self.resolved = self.function if callable(self.function) else located(self.function)
+        try:
+            self.resolved: Any = resolve_name(self.function) if isinstance(self.function, str) else self.function
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SalrunError(f"no function '{self.function}': {error}; give package.module.function") from error
+        if not callable(self.resolved):
+            raise SalrunError(f"'{self.function}' is not callable but {type(self.resolved).__name__}")
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
@@ -221,15 +227,3 @@ class Function(Method):
                 f"function '{self.function}' must return a tensor {tuple(x.shape)} or one channel, got {got}"
             )
         return raw.detach()
-
-
-def located(dotted: str) -> Any:
-    """The object that `package.module.name` names."""
-    module, _, name = dotted.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SalrunError(f"no function '{dotted}': {error}; give package.module.function") from error
-    if not callable(found):
-        raise SalrunError(f"'{dotted}' is not callable but {type(found).__name__}")
-    return found

@@ -47,6 +47,7 @@ class DeepTaylor(Method):
     source: ClassVar[str] = "Montavon et al. 2017, doi:10.1016/j.patcog.2016.11.008"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.low < self.high:
             raise SalrunError(f"low of deep_taylor must be below high, got {self.low} and {self.high}")
 

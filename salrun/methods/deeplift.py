@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, halving
 from salrun.methods.relevance import part
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, Space, check_targets
+from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -239,17 +240,13 @@ class DeepSHAP(Method):
     b n times is the backward pass alone.
     """
 
-    n_references: int = 100
+    n_references: Annotated[int, AtLeast(1)] = 100
     output: Literal["logit", "probability"] = "logit"
     space: Literal["norm", "raw"] = "norm"
 
     needs: ClassVar[frozenset[str]] = frozenset({"background"})
     paper_name: ClassVar[str] = "SHAP"
     source: ClassVar[str] = "Lundberg, Lee 2017, arXiv:1705.07874"
-
-    def __post_init__(self) -> None:
-        if self.n_references < 1:
-            raise SalrunError(f"n_references of deep_shap must be at least 1, got {self.n_references}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.n_references

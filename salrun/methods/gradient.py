@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.methods.chunking import run_grid, shared_pass
 from salrun.models.classifier import Classifier, Space, check_targets, not_a_number, pick
+from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -87,20 +88,14 @@ class SmoothGrad(Method):
     the name SmoothGrad. `relative`: sigma is a share of the image's own range max - min, as in the paper.
     """
 
-    n_samples: int = 50
-    sigma: float = 0.15
+    n_samples: Annotated[int, AtLeast(1)] = 50
+    sigma: Annotated[float, AtLeast(0)] = 0.15
     relative: bool = True
     squared: bool = False
     space: Literal["norm", "raw"] = "norm"
 
     paper_name: ClassVar[str] = "SmoothGrad"
     source: ClassVar[str] = "Smilkov et al. 2017, arXiv:1706.03825"
-
-    def __post_init__(self) -> None:
-        if self.n_samples < 1:
-            raise SalrunError(f"n_samples of smoothgrad must be at least 1, got {self.n_samples}")
-        if self.sigma < 0:
-            raise SalrunError(f"sigma of smoothgrad must not be negative, got {self.sigma}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.n_samples
@@ -148,7 +143,7 @@ class IntegratedGradients(Method):
     `path: inn108` is what iNNvestigate 1.0.8 integrates: from x on to x + (x - x0).
     """
 
-    steps: int = 50
+    steps: Annotated[int, AtLeast(1)] = 50
     rule: Literal["gauss_legendre", "riemann_left", "riemann_middle", "trapezoid"] = "gauss_legendre"
     baseline: Literal["zeros", "black", "mean"] = "zeros"
     path: Literal["straight", "inn108"] = "straight"
@@ -158,9 +153,9 @@ class IntegratedGradients(Method):
     source: ClassVar[str] = "Sundararajan et al. 2017, arXiv:1703.01365"
 
     def __post_init__(self) -> None:
-        least = 2 if self.rule == "trapezoid" else 1
-        if self.steps < least:
-            raise SalrunError(f"steps of integrated_gradients must be at least {least} ({self.rule}), got {self.steps}")
+        super().__post_init__()
+        if self.rule == "trapezoid" and self.steps < 2:
+            raise SalrunError(f"steps of integrated_gradients must be at least 2 (trapezoid), got {self.steps}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.steps

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from salrun.methods.chunking import run_grid
 from salrun.methods.layers import layer_output
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
+from salrun.ranges import Above, AtLeast
 from salrun.types import FeatureStats, Fitted, Method
 
 if TYPE_CHECKING:
@@ -137,13 +138,13 @@ class IBA(Method):
     """
 
     layer: str = "iba"
-    beta: float = 10.0
-    steps: int = 10
-    lr: float = 1.0
-    copies: int = 10
-    sigma: float = 1.0
+    beta: Annotated[float, AtLeast(0)] = 10.0
+    steps: Annotated[int, AtLeast(1)] = 10
+    lr: Annotated[float, Above(0)] = 1.0
+    copies: Annotated[int, AtLeast(1)] = 10
+    sigma: Annotated[float, Above(0)] = 1.0
     initial_alpha: float = 5.0
-    min_std: float = 0.01
+    min_std: Annotated[float, Above(0)] = 0.01
     relu: bool = False
     noise: Literal["image", "shared"] = "image"
 
@@ -151,16 +152,6 @@ class IBA(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "IBA"
     source: ClassVar[str] = "Schulz et al., ICLR 2020"
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "copies"):
-            if getattr(self, name) < 1:
-                raise SalrunError(f"{name} of IBA must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "sigma", "min_std"):
-            if not getattr(self, name) > 0:
-                raise SalrunError(f"{name} of IBA must be above 0, got {getattr(self, name)}")
-        if not self.beta >= 0:
-            raise SalrunError(f"beta of IBA must be at least 0, got {self.beta}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 1.0 + 3.0 * (self.steps - 1) * self.copies

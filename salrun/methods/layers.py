@@ -26,18 +26,18 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
     The network is run no further than the layer; with `stop=False` it is, and an in-place operator that follows is seen
     in A.
     """
-    kept: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
-        kept.append(output)
+        outputs.append(output)
         if stop:
             raise _Reached
 
     def output(part: slice) -> Tensor:
-        kept.clear()
+        outputs.clear()
         with suppress(_Reached):
             model(x[part])
-        return feature_maps(kept[0] if len(kept) == 1 else None, layer, model)
+        return feature_maps(outputs[0] if len(outputs) == 1 else None, layer, model)
 
     handle = model.layer(layer).register_forward_hook(keep)
     try:

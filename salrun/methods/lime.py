@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from skimage.segmentation import quickshift, slic
 from torch import Tensor
 
-from salrun.errors import SalrunError
 from salrun.methods.chunking import run_grid
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
+from salrun.ranges import Above, AtLeast, Between
 from salrun.types import Fitted, Method
 
 if TYPE_CHECKING:
@@ -47,33 +47,22 @@ class LIME(Method):
     max(coefficient, 0). Superpixels are scikit-image's and are found on the CPU, once per image.
     """
 
-    n_samples: int = 1000
+    n_samples: Annotated[int, AtLeast(1)] = 1000
     segmentation: Literal["quickshift", "slic"] = "quickshift"
-    kernel_size: float = 4.0
-    max_dist: float = 200.0
-    ratio: float = 0.2
-    n_segments: int = 50
-    compactness: float = 10.0
+    kernel_size: Annotated[float, AtLeast(1)] = 4.0
+    max_dist: Annotated[float, Above(0)] = 200.0
+    ratio: Annotated[float, Between(0, 1)] = 0.2
+    n_segments: Annotated[int, AtLeast(1)] = 50
+    compactness: Annotated[float, Above(0)] = 10.0
     hide: Literal["mean", "constant"] = "mean"
-    hide_value: float = 0.0
-    kernel_width: float = 0.25
-    alpha: float = 1.0
+    hide_value: Annotated[float, Between(0, 1)] = 0.0
+    kernel_width: Annotated[float, Above(0)] = 0.25
+    alpha: Annotated[float, Above(0)] = 1.0
     positive_part: bool = True
 
     paper_name: ClassVar[str] = "LIME"
     source: ClassVar[str] = "Ribeiro et al., KDD 2016; lime 0.2 image explainer"
     on_host: ClassVar[str] = "superpixels (scikit-image)"
-
-    def __post_init__(self) -> None:
-        for name in ("n_samples", "n_segments", "kernel_size"):
-            if getattr(self, name) < 1:
-                raise SalrunError(f"{name} of LIME must be at least 1, got {getattr(self, name)}")
-        for name in ("max_dist", "compactness", "kernel_width", "alpha"):
-            if not getattr(self, name) > 0:
-                raise SalrunError(f"{name} of LIME must be above 0, got {getattr(self, name)}")
-        for name in ("ratio", "hide_value"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SalrunError(f"{name} of LIME must be in [0, 1], got {getattr(self, name)}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return float(self.n_samples)
@@ -81,9 +70,9 @@ class LIME(Method):
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        found = [self._segment(image) for image in x.cpu()]
-        counts = [int(labels.max()) + 1 for labels in found]
-        segment = torch.from_numpy(np.stack(found)).to(x.device).flatten(1)
+        segments = [self._segment(image) for image in x.cpu()]
+        counts = [int(labels.max()) + 1 for labels in segments]
+        segment = torch.from_numpy(np.stack(segments)).to(x.device).flatten(1)
         on = self._samples(rng, torch.tensor(counts, device=x.device), max(counts))
         shown, hidden = model.normalise(x).unsqueeze(1), model.normalise(self._hidden(x, segment)).unsqueeze(1)
         network = partial(model.head, space="norm")
@@ -98,8 +87,8 @@ class LIME(Method):
             p[images, part] = log_probability(network, variants, target[images]).exp()
 
         run_grid(step, len(x), self.n_samples, fitted.chunk)
-        kept = features.sum(2)
-        distance = 1 - (kept / kept[:, :1]).sqrt()  # the first sample keeps all
+        visible = features.sum(2)
+        distance = 1 - (visible / visible[:, :1]).sqrt()  # the first sample keeps all
         weight = torch.exp(-0.5 * (distance / self.kernel_width) ** 2)
         coefficient = weighted_ridge(features, p, weight, self.alpha).to(x)
         if self.positive_part:

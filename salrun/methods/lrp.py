@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from salrun.methods.relevance import (
     z_rule,
 )
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -47,9 +48,9 @@ class LRP(Method):
     dense: Literal["z", "epsilon", "alpha_beta"] = "epsilon"
     conv: Literal["z", "epsilon", "alpha_beta"] = "epsilon"
     first: Literal["same", "flat"] = "same"
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, AtLeast(0)] = 1e-6
     alpha: float = 1.0
-    beta: float = 0.0
+    beta: Annotated[float, AtLeast(0)] = 0.0
     bias: Literal["split", "library", "none"] = "split"
     batch_norm: Literal["fold", "library"] = "fold"
     start: Literal["value", "one"] = "value"
@@ -59,12 +60,9 @@ class LRP(Method):
     source: ClassVar[str] = "Bach et al. 2015, doi:10.1371/journal.pone.0130140; iNNvestigate 1.0.8"
 
     def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise SalrunError(f"epsilon of lrp must not be negative, got {self.epsilon}")
-        if self.beta < 0 or abs(self.alpha - self.beta - 1) > 1e-9:
-            raise SalrunError(
-                f"alpha and beta of lrp must satisfy alpha - beta = 1 and beta >= 0, got {self.alpha} and {self.beta}"
-            )
+        super().__post_init__()
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            raise SalrunError(f"alpha and beta of lrp must satisfy alpha - beta = 1, got {self.alpha} and {self.beta}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 if "alpha_beta" not in (self.dense, self.conv) else 4.0 + 3.0 * (self.beta > 0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from salrun.errors import SalrunError
 from salrun.methods.chunking import run_grid
 from salrun.methods.variants import log_probability
 from salrun.models.classifier import check_targets
+from salrun.ranges import Above, AtLeast, AtMost
 from salrun.types import Fitted, Method
 
 if TYPE_CHECKING:
@@ -55,22 +55,15 @@ class RISE(Method):
     drawn, pixel by pixel (the map is then a weighted mean of probabilities, the weight being how much a mask shows).
     """
 
-    n_masks: int = 4000
-    cells: int = 7
-    p1: float = 0.5
+    n_masks: Annotated[int, AtLeast(1)] = 4000
+    cells: Annotated[int, AtLeast(1)] = 7
+    p1: Annotated[float, Above(0), AtMost(1)] = 0.5
     normalise: Literal["p1", "empirical"] = "p1"
     mask_space: Literal["norm", "raw"] = "norm"
 
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "RISE"
     source: ClassVar[str] = "Petsiuk et al., BMVC 2018"
-
-    def __post_init__(self) -> None:
-        for name in ("n_masks", "cells"):
-            if getattr(self, name) < 1:
-                raise SalrunError(f"{name} of RISE must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.p1 <= 1:
-            raise SalrunError(f"p1 of RISE must be in (0, 1], got {self.p1}")
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return float(self.n_masks)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from salrun.errors import SalrunError, unknown
-from salrun.metrics.common import at_least
+from salrun.errors import SalrunError
 from salrun.metrics.perturbation import curve, flagged, pixel_rank, substrate
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.types import OK, Metric, Scene, Score
 from salrun.views import map_flags
 
 SUBSTRATES: dict[str, Literal["grey", "random_rgb"]] = {"mean": "grey", "random_rgb": "random_rgb"}
-
-
-def known_perturbations(owner: str, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in SUBSTRATES:
-            raise unknown("perturbation", name, SUBSTRATES, owner)
 
 
 @dataclass
@@ -31,7 +24,7 @@ class AOPC(Metric):
 
     f is the softmax probability of the class explained, fixed over k (`output: max_probability` takes the top class
     of each step instead). A replaced pixel takes the data's mean colour, or a random one that is the same for all
-    methods and orders. One pass gives every L: variant `<perturbation>_L<L>`, and the curve f(x^(k)), k = 0..steps,
+    methods and orders. One pass gives every L: score `<perturbation>_L<L>`, and the curve f(x^(k)), k = 0..steps,
     comes with the largest L.
 
     With `n_random` > 0 the baseline of Tomsett et al. comes along, computed once for all methods: as many random
@@ -41,12 +34,12 @@ class AOPC(Metric):
     """
 
     perturbations: list[Literal["mean", "random_rgb"]] = field(default_factory=lambda: ["mean", "random_rgb"])
-    levels: list[int] = field(default_factory=lambda: [20, 40, 60, 80, 100])
-    pixels_per_step: int = 1
+    levels: list[Annotated[int, AtLeast(1)]] = field(default_factory=lambda: [20, 40, 60, 80, 100])
+    pixels_per_step: Annotated[int, AtLeast(1)] = 1
     divide_by: Literal["L+1", "L"] = "L+1"
     output: Literal["probability", "max_probability"] = "probability"
     ties: Literal["random", "raster", "raster_reversed"] = "random"
-    n_random: int = 0
+    n_random: Annotated[int, AtLeast(0)] = 0
 
     ascending: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
@@ -54,12 +47,9 @@ class AOPC(Metric):
     source: ClassVar[str] = "Samek et al. 2017, TNNLS 28(11); Tomsett et al. 2020, AAAI"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.levels or not self.perturbations:
             raise SalrunError("aopc: levels and perturbations must name at least one each, got none")
-        at_least("aopc", "every level", min(self.levels), 1)
-        at_least("aopc", "pixels_per_step", self.pixels_per_step, 1)
-        at_least("aopc", "n_random", self.n_random, 0)
-        known_perturbations("aopc", self.perturbations)
 
     @property
     def steps(self) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from salrun.metrics.common import at_least, scored, wide
+from salrun.metrics.common import scored, wide
 from salrun.metrics.masking import image_logits
 from salrun.models.classifier import pick
+from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 
 if TYPE_CHECKING:
@@ -32,10 +33,7 @@ class Completeness(Metric):
     source: ClassVar[str] = "Sundararajan, Taly, Yan, ICML 2017"
 
     baseline: Literal["zeros", "black"] = "zeros"
-    tolerance: float = 0.05
-
-    def __post_init__(self) -> None:
-        at_least("Completeness", "tolerance", self.tolerance, 0.0)
+    tolerance: Annotated[float, AtLeast(0)] = 0.05
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 1.0

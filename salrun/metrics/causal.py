@@ -35,6 +35,7 @@ class CausalQuantity(Metric):
     source: ClassVar[str] = "Yona and Greenfeld 2021"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if set(self.tasks) != set(self.untrained):
             raise SalrunError(
                 f"CausalQuantity: untrained must name a model for each of the tasks {', '.join(self.tasks)}, "

@@ -28,12 +28,6 @@ def as_plane(plane: Tensor, owner: str) -> Tensor:
     return wide(plane).squeeze(1)
 
 
-def at_least(owner: str, parameter: str, value: float, least: float) -> None:
-    """Refuse a parameter below its least allowed value."""
-    if not value >= least:
-        raise SalrunError(f"{owner}: {parameter} must be at least {least}, got {value}")
-
-
 def settle(score: Score, flags: Tensor) -> Score:
     """The score under the map's own flags: `nan_map` takes the value away, `degenerate_map` fills an `ok`."""
     flags = flags.to(score.flag.device)
@@ -41,6 +35,15 @@ def settle(score: Score, flags: Tensor) -> Score:
     silent = (flags == DEGENERATE_MAP) & (score.flag == OK)
     flag = score.flag.masked_fill(silent, DEGENERATE_MAP).masked_fill(broken, NAN_MAP)
     return replace(score, value=score.value.masked_fill(broken, torch.nan), flag=flag)
+
+
+def settled(score: Score, raw: Tensor) -> Score:
+    """What a metric returned, under the flags of the raw maps it was about; refused unless it is a Score for each."""
+    flags = map_flags(raw)
+    if not isinstance(score, Score) or not score.value.shape == score.flag.shape == flags.shape:
+        got = f"values {tuple(score.value.shape)}" if isinstance(score, Score) else f"a {type(score).__name__}"
+        raise SalrunError(f"a metric must return a Score, a value and a flag for each of {len(flags)} maps, got {got}")
+    return settle(score, flags)
 
 
 def scored(value: Tensor, plane: Tensor, *causes: tuple[int, Tensor]) -> Score:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from salrun.methods.chunking import gather_chunked
-from salrun.metrics.common import as_plane, at_least, box_blur, scored
+from salrun.metrics.common import as_plane, box_blur, scored
 from salrun.metrics.masking import image_logits, log_odds
+from salrun.ranges import AtLeast
 from salrun.types import UNDEFINED, Metric, Scene, Score
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ class Sparseness(Metric):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     source: ClassVar[str] = "Chalasani et al., ICML 2020"
 
-    epsilon: float = 1e-7
-
-    def __post_init__(self) -> None:
-        at_least("Sparseness", "epsilon", self.epsilon, 0.0)
+    epsilon: Annotated[float, AtLeast(0)] = 1e-7
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         a = (relative_magnitude(plane, "Sparseness") + self.epsilon).sort(dim=1).values
@@ -93,16 +91,12 @@ class EffectiveComplexity(Metric):
     source: ClassVar[str] = "Nguyen and Martinez 2020"
 
     definition: Literal["count", "noise_mask"] = "count"
-    epsilon: float = 1e-5
-    tolerance: float = 0.01
+    epsilon: Annotated[float, AtLeast(0)] = 1e-5
+    tolerance: Annotated[float, AtLeast(0)] = 0.01
     baseline: Literal["uniform", "blur"] = "uniform"
-    n_draws: int = 10
-    grid: int = 28
+    n_draws: Annotated[int, AtLeast(1)] = 10
+    grid: Annotated[int, AtLeast(1)] = 28
     search: Literal["bisection", "sweep"] = "bisection"
-
-    def __post_init__(self) -> None:
-        for parameter, least in {"epsilon": 0.0, "tolerance": 0.0, "n_draws": 1, "grid": 1}.items():
-            at_least("EffectiveComplexity", parameter, getattr(self, parameter), least)
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         if self.definition == "count":

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.metrics.aopc import SUBSTRATES, known_perturbations
-from salrun.metrics.common import as_plane, at_least
+from salrun.metrics.aopc import SUBSTRATES
+from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import pearson
 from salrun.metrics.perturbation import curve, flagged, substrate
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
 
@@ -23,22 +24,18 @@ class Faithfulness(Metric):
     """F = Pearson(R_i, f(x) - f(x_i)) over a fixed set of pixels i, x_i the image with only pixel i replaced.
 
     R is the map as given, signed where it is signed. The pixels are drawn once and are the same for every image and
-    method, so the model's answers are computed once for all methods. One variant per perturbation: the data's mean
+    method, so the model's answers are computed once for all methods. One score per perturbation: the data's mean
     colour, or a random colour per image and pixel. Without variance in R or in the answers F is undefined.
     """
 
     perturbations: list[Literal["mean", "random_rgb"]] = field(default_factory=lambda: ["mean", "random_rgb"])
-    n_pixels: int = 100
+    n_pixels: Annotated[int, AtLeast(2)] = 100
     output: Literal["probability", "max_probability", "logit"] = "probability"
 
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     chance: ClassVar[float | None] = 0.0
     source: ClassVar[str] = "Alvarez-Melis and Jaakkola 2018, NeurIPS; Tomsett et al. 2020, AAAI"
-
-    def __post_init__(self) -> None:
-        at_least("faithfulness", "n_pixels", self.n_pixels, 2)
-        known_perturbations("faithfulness", self.perturbations)
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return len(self.perturbations) * (self.n_pixels + 1)

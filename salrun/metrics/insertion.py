@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
-from salrun.metrics.common import at_least, wide
+from salrun.metrics.common import wide
 from salrun.metrics.perturbation import area, curve, flagged, pixel_rank, step_counts, substrate
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
 
@@ -24,7 +25,7 @@ class InsertionDeletion(Metric):
     RISE's nearly flat 11 x 11 kernel (`true_gaussian`: a Gaussian of the same sigma).
     """
 
-    step: int | None = None
+    step: Annotated[int, AtLeast(1)] | None = None
     substrate: Literal["blur", "grey", "black", "random_rgb"] = "grey"
     true_gaussian: bool = False
     output: Literal["probability", "max_probability", "logit"] = "probability"
@@ -34,10 +35,6 @@ class InsertionDeletion(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     source: ClassVar[str] = "Petsiuk, Das, Saenko 2018, BMVC (RISE)"
-
-    def __post_init__(self) -> None:
-        if self.step is not None:
-            at_least(type(self).__name__, "step", self.step, 1)
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return len(step_counts(shape[1] * shape[2], self.step))

@@ -8,14 +8,15 @@ instead of its box.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.metrics.common import as_plane, at_least, box_blur, scored
+from salrun.metrics.common import as_plane, box_blur, scored
+from salrun.ranges import AtLeast, Odd
 from salrun.types import DEGENERATE_MAP, NO_MASK, PRIMARY, ROLES, Metric, Scene, Score
 from salrun.views import constant, rescale
 
@@ -54,12 +55,7 @@ class Focus(OnObjects):
 
     mode: Literal["code", "paper"] = "code"
     roi: Literal["box", "ink"] = "box"
-    blur: int = 7
-
-    def __post_init__(self) -> None:
-        at_least(type(self).__name__, "blur", self.blur, 1)
-        if self.blur % 2 == 0:
-            raise SalrunError(f"{type(self).__name__}: blur must be odd (1 = none), got {self.blur}")
+    blur: Annotated[int, AtLeast(1), Odd()] = 7
 
 
 def focus(plane: Tensor, mode: str, blur: int) -> Tensor:
@@ -106,8 +102,8 @@ def histogram_cut(plane: Tensor, count: Tensor, bins: int = 10) -> Tensor:
     flat = plane.flatten(1)
     low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
     edges = torch.arange(bins, dtype=flat.dtype, device=flat.device) * ((high - low) / bins) + low
-    kept = (flat.unsqueeze(2) >= edges.unsqueeze(1)).sum(1)
-    bin_ = (kept >= count.unsqueeze(1)).sum(1, keepdim=True) - 1  # `kept` falls from bin to bin
+    above = (flat.unsqueeze(2) >= edges.unsqueeze(1)).sum(1)
+    bin_ = (above >= count.unsqueeze(1)).sum(1, keepdim=True) - 1  # `above` falls from bin to bin
     mask = flat >= edges.gather(1, bin_.clamp(min=0))
     return (mask | constant(flat).unsqueeze(1)).view_as(plane)
 
@@ -161,10 +157,7 @@ class PointingGame(OnObjects):
     source: ClassVar[str] = "Zhang et al., IJCV 2018"
 
     roi: Literal["box", "ink"] = "box"
-    tolerance: int = 0
-
-    def __post_init__(self) -> None:
-        at_least("PointingGame", "tolerance", self.tolerance, 0)
+    tolerance: Annotated[int, AtLeast(0)] = 0
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         p = as_plane(plane, "PointingGame")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.metrics.common import at_least, wide
+from salrun.metrics.common import wide
 from salrun.metrics.correlation import pearson, spearman
 from salrun.metrics.perturbation import curve, flagged, pixel_rank, substrate
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
 
@@ -23,7 +24,7 @@ class Monotonicity(Metric):
 
     d: Pearson over i = 1..K of s_i and f(x * M_i), M_i the map m restricted to its first i groups and s_i its sum (or,
     with `scalar: group_mean`, the mean of group i); the formula printed by Zhang et al. 2024. Masked in `mask_space`.
-    arya: the original pixels are put on a baseline, groups cumulating; variant `all` is 1 where f never falls from
+    arya: the original pixels are put on a baseline, groups cumulating; score `all` is 1 where f never falls from
     one group to the next, `fraction` the share of steps where it does not fall. The baseline's own f is no part of it.
     nguyen: each group alone is replaced by random values; Spearman over groups of sum |m| and E (f(x') - f(x))^2. The
     factor 1 / f(x)^2 of the original is the same for all groups of an image and cannot change ranks. Order by |m|.
@@ -32,21 +33,17 @@ class Monotonicity(Metric):
     """
 
     definition: Literal["d", "arya", "nguyen"] = "d"
-    groups: int = 28
+    groups: Annotated[int, AtLeast(2)] = 28
     scalar: Literal["cumulative_sum", "group_mean"] = "cumulative_sum"
     mask_space: Literal["raw", "norm"] = "raw"
     baseline: Literal["blur", "grey", "black", "random_rgb", "uniform"] | None = None
-    n_samples: int = 100
+    n_samples: Annotated[int, AtLeast(1)] = 100
     output: Literal["probability", "max_probability", "logit"] = "probability"
     ties: Literal["random", "raster", "raster_reversed"] = "random"
 
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     source: ClassVar[str] = "Zhang et al. 2024, ACML; Arya et al. 2019, arXiv:1909.03012; Nguyen and Martinez 2020"
-
-    def __post_init__(self) -> None:
-        at_least("monotonicity", "groups", self.groups, 2)
-        at_least("monotonicity", "n_samples", self.n_samples, 1)
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return self.groups * self._samples + 1 if self.definition == "nguyen" else self.groups

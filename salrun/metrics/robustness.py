@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.metrics.common import as_plane, at_least, scored, wide
+from salrun.metrics.common import as_plane, scored, wide
+from salrun.ranges import AtLeast
 from salrun.types import UNDEFINED, Metric, Scene, Score
 
 if TYPE_CHECKING:
@@ -38,15 +39,11 @@ class Sensitivity(Metric):
     source: ClassVar[str] = "Yeh et al., NeurIPS 2019; Bhatt, Weller, Moura, IJCAI 2020"
 
     reduce: Literal["max", "mean"] = "max"
-    n_draws: int = 10
-    radius: float = 0.2
+    n_draws: Annotated[int, AtLeast(1)] = 10
+    radius: Annotated[float, AtLeast(0)] = 0.2
     neighbourhood: Literal["cube", "ball"] = "cube"
     denominator: Literal["map", "image", "none"] = "map"
     fixed_explainer: str | None = None
-
-    def __post_init__(self) -> None:
-        at_least("Sensitivity", "n_draws", self.n_draws, 1)
-        at_least("Sensitivity", "radius", self.radius, 0.0)
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Explanations per image, each as dear as the method."""

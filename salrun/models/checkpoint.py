@@ -1,8 +1,12 @@
-"""Weights on disk: a safetensors file (never a pickle) and its JSON card, written atomically, checksummed."""
+"""Weights on disk: our safetensors file with its JSON card, and a user's file; nothing in either is executed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import pickle
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,13 @@ from safetensors.torch import save as serialise
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError
-from salrun.files import write_atomic
 from salrun.models.classifier import Classifier
-from salrun.store import key_of, source_of_module
-from salrun.tensorfile import digest, read_safetensors
+from salrun.store.entries import key_of
+from salrun.store.files import write_atomic
+from salrun.store.sources import source_of_module
+from salrun.store.tensors import digest, read_safetensors
 
+TORCH_FILES = (".pth", ".pt", ".bin")
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # shipped: <paper>/checkpoints/<name>.safetensors
 
 
@@ -87,23 +93,23 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy tensors into the module's own; a missing, extra or misshapen one is an error that names it."""
-    own = module.state_dict()
-    missing, extra = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+    """Copy tensors into the module's state; a missing, extra or misshapen one is an error that names it."""
+    state = module.state_dict()
+    missing, extra = sorted(set(state) - set(tensors)), sorted(set(tensors) - set(state))
     if missing or extra:
         raise SalrunError(
             f"checkpoint {path} is for another architecture: "
             f"missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
         )
     for key, value in tensors.items():
-        if own[key].shape != value.shape:
+        if state[key].shape != value.shape:
             raise SalrunError(
                 f"checkpoint {path} is for another architecture: "
-                f"{key} is {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+                f"{key} is {tuple(value.shape)}, the model has {tuple(state[key].shape)}"
             )
     with torch.no_grad():
         for key, value in tensors.items():
-            own[key].copy_(value)
+            state[key].copy_(value)
 
 
 def round_half(module: nn.Module) -> None:
@@ -114,18 +120,93 @@ def round_half(module: nn.Module) -> None:
                 value.copy_(value.half())
 
 
+# -- a user's file -----------------------------------------------------------------------------------------------------
+
+
+def is_file(weights: str) -> bool:
+    """A path, not the name of published weights."""
+    return "/" in weights or weights.endswith((".safetensors", *TORCH_FILES))
+
+
+def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth with `weights_only`; wrappers and prefixes are taken off.
+
+    `sha256`, or its beginning: what the file must have. A file without one can be checked only as far as its format
+    goes; numbers that are not finite are refused in any case.
+    """
+    if not path.is_file():
+        raise SalrunError(f"model.weights: there is no file {path}")
+    if sha256 is not None and not hash_of(path).startswith(sha256):
+        raise SalrunError(
+            f"model.weights: {path} does not have the sha256 {sha256}..: damaged or another file; get it anew, "
+            f"or give the right model.sha256"
+        )
+    tensors = _of_safetensors(path) if path.suffix == ".safetensors" else _of_torch(path)
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise SalrunError(f"model.weights: {path} is damaged: {name} has values that are not finite")
+    return {name.removeprefix("module."): value for name, value in tensors.items()}
+
+
+def hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return parse(read_safetensors(path))
+    except SafetensorError as fault:
+        raise SalrunError(f"model.weights: {path} is damaged or truncated ({fault})") from fault
+
+
+def _of_torch(path: Path) -> dict[str, Tensor]:
+    if path.suffix not in TORCH_FILES:
+        raise SalrunError(f"model.weights: {path} must end in .safetensors or {', '.join(TORCH_FILES)}")
+    try:
+        _check_zip(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as fault:
+        raise SalrunError(
+            f"model.weights: {path} holds more than tensors, or is not a torch file; "
+            f"loading it could execute code, so it is refused; save `model.state_dict()` instead"
+        ) from fault
+    except Exception as fault:  # a flipped bit can end in any of Python's errors
+        raise SalrunError(f"model.weights: {path} is damaged or truncated ({str(fault).splitlines()[:1]})") from fault
+    for wrapper in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    named = isinstance(content, Mapping) and all(isinstance(name, str) for name in content)
+    if not named or not all(isinstance(value, Tensor) for value in content.values()):
+        raise SalrunError(f"model.weights: {path} holds no state_dict (names and tensors)")
+    return dict(content)
+
+
+def _check_zip(path: Path) -> None:
+    """torch.load does not look at the checksums of the zip archive that a .pth is."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise zipfile.BadZipFile(f"checksum of {broken}")
+
+
+# -- what results depend on --------------------------------------------------------------------------------------------
+
+
 def fingerprint(module: nn.Module) -> str:
     """sha256 of all weights, by name: what a result depends on."""
     return digest(serialise({k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}))
 
 
 def model_key(model: Classifier) -> str:
-    """What results depend on: weights, normalisation, the network's layers, those that are read, and a user's code.
+    """What results depend on: weights, normalisation, the network's layers, those that are read, and their code.
 
-    The description of a network has strides and paddings, which its weights do not tell.
+    The description of a network has strides and paddings, which its weights do not tell; neither tells what the forward
+    pass of a class does that is not torch's.
     """
-    theirs = {type(part).__module__ for part in model.module.modules()}
-    own = sorted(m for m in theirs if m.partition(".")[0] not in ("salrun", "torch", "torchvision"))
+    modules = {type(part).__module__ for part in model.module.modules()}
+    written = sorted(m for m in modules if m.partition(".")[0] not in ("torch", "torchvision"))
     return key_of(
         "weights",
         weights=fingerprint(model.module),
@@ -133,5 +214,5 @@ def model_key(model: Classifier) -> str:
         mean=model.mean.flatten().tolist(),
         std=model.std.flatten().tolist(),
         layers=dict(model.layers),
-        code={module: source_of_module(module) for module in own},
+        code={module: source_of_module(module) for module in written},
     )

@@ -1,4 +1,4 @@
-"""A trained network as the rest of the house sees it: raw images in, logits out, layers by name."""
+"""A trained network as methods and metrics see it: raw images in, logits out, layers by name."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ class Classifier(nn.Module):
         `to_input=False` a pass that is not known yet goes back no further than the layer.
         """
         if self._last is not None:
-            last_x, last_target, last_layer, last_space, known = self._last
+            last_x, last_target, last_layer, last_space, last_pass = self._last
             same = last_x is x and last_target is target and last_space == space
-            deep = known.at_input is not None or not to_input
+            deep = last_pass.at_input is not None or not to_input
             if same and deep and (layer is None or layer == last_layer):
-                return known
+                return last_pass
         wanted = layer if layer is not None else ("cam" if "cam" in self.layers else None)
         check_targets(x, target)
         parts = zip(x.split(chunk or len(x)), target.split(chunk or len(x)), strict=True)
@@ -157,10 +157,10 @@ class Classifier(nn.Module):
         return {**self.__dict__, "_last": None}
 
     def _pass(self, x: Tensor, target: Tensor, layer: str | None, space: Space, to_input: bool) -> Pass:
-        kept: list[Tensor] = []
+        outputs: list[Tensor] = []
         handle = None
         if layer is not None:
-            handle = self.layer(layer).register_forward_hook(lambda module, inputs, output: kept.append(output))
+            handle = self.layer(layer).register_forward_hook(lambda module, inputs, output: outputs.append(output))
         try:
             with torch.enable_grad():
                 point = self.enter(x, space).detach().requires_grad_(True)
@@ -168,14 +168,14 @@ class Classifier(nn.Module):
                 score = pick(logits, target)
                 # A later in-place ReLU would change the recorded output; what flows on is what CAM reads. A layer that
                 # runs twice or does not lead to the logits has no maps; the gradient at the input is what it ever is.
-                kept = [t for t in kept if isinstance(t, Tensor) and t.requires_grad] if len(kept) == 1 else []
-                wanted = [*kept, point] if to_input or not kept else kept
+                outputs = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad] if len(outputs) == 1 else []
+                wanted = [*outputs, point] if to_input or not outputs else outputs
                 grads = torch.autograd.grad(score.sum(), wanted, allow_unused=True)
         finally:
             if handle is not None:
                 handle.remove()
-        if len(grads) > len(kept) and grads[-1] is None:
+        if len(grads) > len(outputs) and grads[-1] is None:
             raise SalrunError(f"the logits of model '{self.name}' do not depend on the image")
-        at_input = not_a_number(grads[-1], score) if len(grads) > len(kept) else None
-        of_layer = grads[0] if kept else None
-        return Pass(logits.detach(), at_input, None if of_layer is None else kept[0].detach(), of_layer)
+        at_input = not_a_number(grads[-1], score) if len(grads) > len(outputs) else None
+        of_layer = grads[0] if outputs else None
+        return Pass(logits.detach(), at_input, None if of_layer is None else outputs[0].detach(), of_layer)

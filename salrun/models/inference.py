@@ -143,12 +143,12 @@ def _probabilities(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor
 
 def _exact(module: nn.Module, probe: Tensor) -> tuple[Tensor, float]:
     """The probabilities in float64, and how far the module's own are from them; its own where it has no float64."""
-    own = _probabilities(module, probe)
+    plain = _probabilities(module, probe)
     try:
         exact = _probabilities(copy.deepcopy(module).cpu().double(), probe.cpu().double())
     except RuntimeError:  # a float32 constant inside
-        return own, 0.0
-    return exact, _gap(own, exact)
+        return plain, 0.0
+    return exact, _gap(plain, exact)
 
 
 def _gap(p: Tensor, truth: Tensor) -> float:
@@ -181,13 +181,13 @@ def _folded(
         _fold(candidate, layer, norm)
     if agrees(candidate, f"folded at once ({len(pairs)} BatchNorms)"):
         return candidate
-    kept, good = module, False
+    folded, good = module, False
     for layer, norm in pairs:
-        candidate = copy.deepcopy(kept)
+        candidate = copy.deepcopy(folded)
         _fold(candidate, layer, norm)
         if agrees(candidate, f"folded ({norm} into {layer})"):
-            kept, good = candidate, True
-    return kept if good else None
+            folded, good = candidate, True
+    return folded if good else None
 
 
 def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:
@@ -196,7 +196,7 @@ def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:
     Both must be called exactly once: a reused layer feeds others too. Norms are checked to be the affine map they seem.
     """
     calls: Counter[str] = Counter()
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     handles = []
 
     def made(name: str) -> Callable[..., None]:
@@ -217,7 +217,7 @@ def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:
             scale, shift = (t.view(1, -1, *[1] * (output.ndim - 2)) for t in _affine(norm))
             expected = (inputs[0].double() * scale + shift).to(output.dtype)
             if torch.allclose(output, expected, rtol=1e-4, atol=1e-5):
-                found.append((maker, name))
+                pairs.append((maker, name))
 
         return hook
 
@@ -231,7 +231,7 @@ def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:
     finally:
         for handle in handles:
             handle.remove()
-    return [(layer, norm) for layer, norm in found if calls[layer] == calls[norm] == 1]
+    return [(layer, norm) for layer, norm in pairs if calls[layer] == calls[norm] == 1]
 
 
 def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Which layers of a module nobody here wrote CAM and IBA read, where the user does not say."""
+"""Which layers CAM and IBA read: of torchvision's networks by name, of a module nobody here wrote by its looks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,50 @@ from collections.abc import Mapping
 
 from torch import nn
 
+# Names that start so -> (CAM layer, IBA layer); the longest start wins. CAM: the last map of features, before a pool
+# that follows it; IBA: the end of the stage of stride 8 (Schulz et al. 2020: layer2 of ResNet-50, conv4_1 of VGG-16).
+LAYERS = {
+    "resnet": ("layer4", "layer2"),
+    "resnext": ("layer4", "layer2"),
+    "wide_resnet": ("layer4", "layer2"),
+    "vgg11": ("features.19", "features.11"),
+    "vgg11_bn": ("features.27", "features.15"),
+    "vgg13": ("features.23", "features.15"),
+    "vgg13_bn": ("features.33", "features.21"),
+    "vgg16": ("features.29", "features.17"),
+    "vgg16_bn": ("features.42", "features.24"),
+    "vgg19": ("features.35", "features.19"),
+    "vgg19_bn": ("features.51", "features.27"),
+    "alexnet": ("features.11", "features.4"),
+    "densenet": ("features.norm5", "features.denseblock2"),
+    "googlenet": ("inception5b", "inception3b"),
+    "inception_v3": ("Mixed_7c", "Mixed_5d"),
+    "squeezenet": ("features", "features.7"),
+    "shufflenet": ("conv5", "stage2"),
+    "mobilenet_v2": ("features.18", "features.6"),
+    "mobilenet_v3_large": ("features.16", "features.6"),
+    "mobilenet_v3_small": ("features.12", "features.3"),
+    "mnasnet": ("layers.16", "layers.9"),
+    "efficientnet_b": ("features.8", "features.3"),
+    "efficientnet_v2_s": ("features.7", "features.3"),
+    "efficientnet_v2": ("features.8", "features.3"),
+    "regnet": ("trunk_output.block4", "trunk_output.block2"),
+    "convnext": ("features.7", "features.3"),
+}
+STRIDES = {"layer4": 32, "layer3": 16, "layer2": 8}  # of a ResNet's stages
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FOLLOWERS = (nn.BatchNorm2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.LeakyReLU, nn.ELU)
+
+
+def layers_of(name: str) -> dict[str, str]:
+    """{"cam": .., "iba": ..} of an architecture; empty where it has no maps of features (transformers)."""
+    start = max((s for s in LAYERS if name.startswith(s)), key=len, default=None)
+    return dict(zip(("cam", "iba"), LAYERS[start], strict=True)) if start else {}
+
+
+def resnet_cam(side: int) -> str:
+    """The deepest stage of a ResNet whose maps of images of this side are at least 4 wide (7 of 224)."""
+    return next((stage for stage, stride in STRIDES.items() if side // stride >= 4), "layer2")
 
 
 def find_layers(module: nn.Module) -> dict[str, str]:
@@ -20,9 +62,9 @@ def find_layers(module: nn.Module) -> dict[str, str]:
     names = dict(module.named_modules())
     if "layer4" in names and "layer2" in names:
         return {"cam": "layer4", "iba": "layer2"}
-    known = _of_torchvision(module, names)
-    if known:
-        return known
+    of_family = _of_torchvision(module, names)
+    if of_family:
+        return of_family
     convolutions = [name for name, m in names.items() if isinstance(m, CONVOLUTIONS)]
     if not convolutions:
         return {}
@@ -34,8 +76,6 @@ def _of_torchvision(module: nn.Module, names: Mapping[str, nn.Module]) -> dict[s
     home, _, family = type(module).__module__.rpartition(".")
     if home != "torchvision.models":
         return {}
-    from salrun.models.torchvision import LAYERS
-
     order = list(names)
     deepest: dict[str, str] = {}
     for start, (cam, iba) in LAYERS.items():
@@ -48,13 +88,13 @@ def _of_torchvision(module: nn.Module, names: Mapping[str, nn.Module]) -> dict[s
 
 
 def _behind(name: str, names: dict[str, nn.Module]) -> str:
-    parent, _, own = name.rpartition(".")
+    parent, _, child_name = name.rpartition(".")
     container = names[parent]
     if not isinstance(container, nn.Sequential):
         return name
     children = list(container._modules)
-    last = own
-    for child in children[children.index(own) + 1 :]:
+    last = child_name
+    for child in children[children.index(child_name) + 1 :]:
         if not isinstance(container._modules[child], FOLLOWERS):
             break
         last = child

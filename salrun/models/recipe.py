@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
+from salrun import types
 from salrun.errors import SalrunError, unknown
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
-from salrun.models.cnn import glorot
-from salrun.models.training import History, Loss, Training, accuracy, attack, fit, pgd_attack
+from salrun.models.training import History, Loss, Training, accuracy, attack, fit, fresh, pgd_attack, train
 from salrun.models.verification import Verification, check_fit, verify, verify_once
-from salrun.rng import Draws, generator
-from salrun.store import Store, key_of, source_of, users_code
-
-log = logging.getLogger(__name__)
+from salrun.rng import Draws
+from salrun.store.entries import Store, key_of
+from salrun.store.sources import source_of_module
+from salrun.types import Dataset
 
 PAPERS = checkpoint.PAPERS
+WEIGHTS_CODE = ("salrun.models.training", "salrun.models.classifier")  # what weights depend on, whatever the network
 
 
 @dataclass
@@ -70,13 +71,13 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.recipe not in self.recipes:
             raise unknown("recipe", self.recipe, self.recipes, "model.recipe")
-        for what, value, known in (
+        for what, value, allowed in (
             ("training", self.training, ("plain", "pgd", "none")),
             ("loss", self.loss, (None, *get_args(Loss))),
             ("init", self.init, ("torch", "glorot")),
         ):
-            if value not in known:
-                raise unknown(what, str(value), filter(None, known), f"model.{what}")
+            if value not in allowed:
+                raise unknown(what, str(value), filter(None, allowed), f"model.{what}")
         if self.training == "pgd" and f"{self.recipe}_pgd" not in self.recipes:
             wanted = f"model.recipes.{self.recipe}_pgd"
             raise SalrunError(f"model '{self.name}' has no recipe for training=pgd; add {wanted}")
@@ -86,6 +87,18 @@ class Recipe:
         """The name with what tells this model from its main form: `smerf_simple_clipped`, `smerf_simple_pgd`."""
         clipped = "_clipped" if self.how().loss == "keras_clipped" else ""
         return self.name + clipped + {"plain": "", "pgd": "_pgd", "none": "_random"}[self.training]
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader asks of this model, for tables/cells.csv."""
+        starts_from = getattr(self.arch, "keywords", {}).get("weights")
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "recipe": self.recipe,
+            "training": self.training,
+            "loss": self.how().loss,
+            "starts_from": Path(starts_from).name if starts_from else None,
+        }
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +111,7 @@ class Recipe:
             spec |= self.recipes.get(f"{self.recipe}_clipped", {})
         return Training(**spec)
 
-    def identity(self, data: Any, seed: int) -> dict[str, Any]:
+    def identity(self, data: Dataset, seed: int) -> dict[str, Any]:
         """What makes two trained models the same model: data, architecture, loss, kind of training, seed."""
         return {
             "model": self.name,
@@ -114,21 +127,17 @@ class Recipe:
 
     def build(self, seed: int, start: int = 0) -> Classifier:
         """A freshly initialised network; `start` counts restarts."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator(seed, f"init/{start}").initial_seed())
-            module = made(self.arch)
-        if self.init == "glorot":
-            glorot(module, generator(seed, f"init/{start}"))
+        module = fresh(self.arch, seed, start, self.init)
         return Classifier(module.eval(), self.mean, self.std, self.layers, self.title)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
+    def obtain(self, data: Dataset, seed: int, store: Store, device: torch.device) -> Obtained:
         """The model, wherever its weights come from, verified."""
         model = self.build(seed).to(device)
         check_fit(model, data, self.name, device)
         if self.training == "none":
-            return self._finish(model, data, store, device, {"identity": self.identity(None, seed)}, "random")
+            return self._finish(model, data, store, device, {"identity": self.identity(data, seed)}, "random")
         if self.weights is not None:
             card = checkpoint.load_checkpoint(Path(self.weights), model.module)
             return self._finish(model, data, store, device, card, "file")
@@ -149,7 +158,11 @@ class Recipe:
             raise SalrunError(f"{fault}; remove {path} and run again to train anew") from fault
         return self._finish(model, data, store, device, card, "trained")
 
-    def _key(self, identity: dict[str, Any], data: Any) -> str:
+    def _key(self, identity: dict[str, Any], data: Dataset) -> str:
+        """The key of the trained weights; of code it holds what they are made by, not what loads and verifies them."""
+        made_by = [*WEIGHTS_CODE, getattr(self.arch, "func", self.arch).__module__, type(data).__module__]
+        if type(self) is not Recipe:
+            made_by.append(type(self).__module__)
         # A network's description does not tell what it starts from or which layers learn; its parameters do.
         given = getattr(self.arch, "keywords", {})
         return key_of(
@@ -157,12 +170,20 @@ class Recipe:
             identity=identity,
             arch={k: Path(v).name if isinstance(v, str) else v for k, v in given.items()},
             data=data.fingerprint(),
-            **users_code(data),
             how=asdict(self.how()),
-            source=source_of(self),
+            half=self.half,
+            start=self._start(identity, data) if self.training == "pgd" else None,
+            source={module: source_of_module(module) for module in sorted(set(made_by))},
         )
 
-    def at_hand(self, data: Any, seed: int, store: Store) -> bool:
+    def _start(self, identity: dict[str, Any], data: Dataset) -> str:
+        """What tells the plain weights that adversarial training starts from."""
+        plain = self._plain()
+        before = plain.identity(data, identity["seed"])
+        shipped = None if self.train else plain.shipped(before)
+        return plain._key(before, data) if shipped is None else str(checkpoint.read_card(shipped).get("sha256"))
+
+    def at_hand(self, data: Dataset, seed: int, store: Store) -> bool:
         """Whether `obtain` would find weights rather than train them."""
         if self.training == "none" or self.weights is not None:
             return True
@@ -170,7 +191,7 @@ class Recipe:
         shipped = None if self.train else self.shipped(identity)
         return shipped is not None or store.has("model", self._key(identity, data))
 
-    def training_passes(self, data: Any) -> float:
+    def training_passes(self, data: Dataset) -> float:
         """Forward passes of one training (a backward pass counts two; every step of an attack is a pass of its own)."""
         how = self.how()
         images = how.epochs * min(how.epoch_images or len(data.ids("train")), len(data.ids("train")))
@@ -184,12 +205,12 @@ class Recipe:
                 return card.with_suffix(".safetensors")
         return None
 
-    def train_to(self, path: Path, data: Any, seed: int, device: torch.device, store: Store) -> dict[str, Any]:
+    def train_to(self, path: Path, data: Dataset, seed: int, device: torch.device, store: Store) -> dict[str, Any]:
         """Train and write checkpoint and card to `path` (what `make train-<name>` does); resumable."""
         return self._train_to(path, data, seed, device, self.identity(data, seed), store)
 
     def _train_to(
-        self, path: Path, data: Any, seed: int, device: torch.device, identity: dict[str, Any], store: Store
+        self, path: Path, data: Dataset, seed: int, device: torch.device, identity: dict[str, Any], store: Store
     ) -> dict[str, Any]:
         model, history = self._train(path, data, seed, device, store)
         if self.half:
@@ -214,28 +235,25 @@ class Recipe:
         return card
 
     def _train(
-        self, path: Path, data: Any, seed: int, device: torch.device, store: Store
+        self, path: Path, data: Dataset, seed: int, device: torch.device, store: Store
     ) -> tuple[Classifier, History]:
         """Train, from fresh starts until one is accepted; PGD goes on from the plain model."""
-        how = self.how()
+        how, state = self.how(), lambda start: path.parent / f".{path.stem}.{start}.state"
         if self.training == "pgd":
-            plain = copy.copy(self)
-            plain.training = "plain"
             model = self.build(seed).to(device)  # the plain one is no longer to be trained
-            model.module.load_state_dict(plain.obtain(data, seed, store, device).classifier.module.state_dict())
-            state = path.parent / f".{path.stem}.pgd.state"
-            return model, fit(model, data, how, seed, device, state, f"{self.name} pgd")
-        for start in range(how.restarts):
-            model = self.build(seed, start).to(device)
-            state = path.parent / f".{path.stem}.{start}.state"
-            history = fit(model, data, how, seed, device, state, self.name)
-            history.start = start
-            if start + 1 == how.restarts or verify(model, data, self.gate, device).passed:
-                break
-            log.info("%s: start %d not accepted (%s); trying another", self.name, start, history.ended)
-        return model, history
+            plain = self._plain().obtain(data, seed, store, device)
+            model.module.load_state_dict(plain.classifier.module.state_dict())
+            return model, fit(model, data, how, seed, device, state("pgd"), f"{self.name} pgd")
+        accepted = lambda model: verify(model, data, self.gate, device).passed  # noqa: E731
+        return train(partial(self.build, seed), data, how, seed, device, accepted, state, self.name)
 
-    def _robustness(self, model: Classifier, data: Any, device: torch.device, n: int = 500) -> dict[str, float]:
+    def _plain(self) -> Recipe:
+        """The recipe of the model that adversarial training starts from."""
+        plain = copy.copy(self)
+        plain.training = "plain"
+        return plain
+
+    def _robustness(self, model: Classifier, data: Dataset, device: torch.device, n: int = 500) -> dict[str, float]:
         """Accuracy under the attack the model was trained against."""
         how = self.how()
         if self.training != "pgd" or how.pgd is None:
@@ -255,7 +273,7 @@ class Recipe:
         }
 
     def _finish(
-        self, model: Classifier, data: Any, store: Store, device: torch.device, card: Mapping[str, Any], source: str
+        self, model: Classifier, data: Dataset, store: Store, device: torch.device, card: Mapping[str, Any], source: str
     ) -> Obtained:
         model.fingerprint = checkpoint.model_key(model)
         gate = {} if self.training == "none" else self.gate
@@ -272,21 +290,21 @@ class Recipe:
         model.requires_grad_(False)
         return Obtained(model, verification, dict(card), source, deviations)
 
-    def _deviations(self, card: Mapping[str, Any], source: str, data: Any) -> list[str]:
+    def _deviations(self, card: Mapping[str, Any], source: str, data: Dataset) -> list[str]:
         if source == "random":
             return []
         if source == "file":
             return [f"model weights from the file {self.weights}"]
         used = str(card.get("recipe", self.recipe))
-        found = []
+        deviations = []
         if source == "shipped":
-            found.append("model: shipped checkpoint (model.train=true trains anew)")
+            deviations.append("model: shipped checkpoint (model.train=true trains anew)")
             had, has = card.get("train_per_group"), data.fingerprint().get("train_per_bucket")
             if had is not None and has is not None and dict(had) != json.loads(json.dumps(has)):
-                found.append(f"model: trained on {_sizes(had)} images per bucket, this data set has {_sizes(has)}")
+                deviations.append(f"model: trained on {_sizes(had)} images per bucket, this data set has {_sizes(has)}")
         if used != "paper":
-            found.append(f"training recipe '{used}', not the paper's (model.train=true model.recipe=paper)")
-        return found
+            deviations.append(f"training recipe '{used}', not the paper's (model.train=true model.recipe=paper)")
+        return deviations
 
 
 def _sizes(per_group: Mapping[str, int]) -> str:
@@ -295,15 +313,16 @@ def _sizes(per_group: Mapping[str, int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def made(arch: Callable[[], nn.Module]) -> nn.Module:
-    """The network; an error inside the user's code is told in one line."""
-    name = getattr(getattr(arch, "func", arch), "__qualname__", str(arch))
-    try:
-        module = arch()
-    except SalrunError:
-        raise
-    except Exception as fault:
-        raise SalrunError(f"model.arch: {name} cannot be made: {type(fault).__name__}: {fault}") from fault
-    if not isinstance(module, nn.Module):
-        raise SalrunError(f"model.arch: {name} gives a {type(module).__name__}, not a torch.nn.Module")
-    return module
+@dataclass
+class OfTask:
+    """`recipe` on `dataset`: the model of task t beside that of task t~ on the same images (Yona & Greenfeld 2021)."""
+
+    recipe: types.Recipe
+    dataset: Dataset
+
+    def facts(self) -> dict[str, Any]:
+        """The model's facts, and those of the task it was trained for."""
+        return {**self.recipe.facts(), **{f"task.{name}": value for name, value in self.dataset.facts().items()}}
+
+    def obtain(self, data: Dataset, seed: int, store: Store, device: torch.device) -> Obtained:
+        return self.recipe.obtain(self.dataset, seed, store, device)

@@ -1,11 +1,11 @@
-"""Any torchvision classifier by name, with torchvision's weights or a file's, and the layers that CAM and IBA read."""
+"""Any torchvision network by name, with torchvision's weights or a file's, as it is or with a head of its own."""
 
 from __future__ import annotations
 
 import re
 import urllib.error
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,62 +14,13 @@ import torchvision
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError, unknown
-from salrun.models.checkpoint import fill
-from salrun.models.pretrained import Pretrained
-from salrun.models.recipe import Obtained
-from salrun.models.weights import is_file, read_weights
-from salrun.rng import generator
-from salrun.store import Store
+from salrun.models.checkpoint import fill, is_file, read_weights
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-# Names that start so -> (CAM layer, IBA layer); the longest start wins. CAM: the last map of features, before a pool
-# that follows it; IBA: the end of the stage of stride 8 (Schulz et al. 2020: layer2 of ResNet-50, conv4_1 of VGG-16).
-LAYERS = {
-    "resnet": ("layer4", "layer2"),
-    "resnext": ("layer4", "layer2"),
-    "wide_resnet": ("layer4", "layer2"),
-    "vgg11": ("features.19", "features.11"),
-    "vgg11_bn": ("features.27", "features.15"),
-    "vgg13": ("features.23", "features.15"),
-    "vgg13_bn": ("features.33", "features.21"),
-    "vgg16": ("features.29", "features.17"),
-    "vgg16_bn": ("features.42", "features.24"),
-    "vgg19": ("features.35", "features.19"),
-    "vgg19_bn": ("features.51", "features.27"),
-    "alexnet": ("features.11", "features.4"),
-    "densenet": ("features.norm5", "features.denseblock2"),
-    "googlenet": ("inception5b", "inception3b"),
-    "inception_v3": ("Mixed_7c", "Mixed_5d"),
-    "squeezenet": ("features", "features.7"),
-    "shufflenet": ("conv5", "stage2"),
-    "mobilenet_v2": ("features.18", "features.6"),
-    "mobilenet_v3_large": ("features.16", "features.6"),
-    "mobilenet_v3_small": ("features.12", "features.3"),
-    "mnasnet": ("layers.16", "layers.9"),
-    "efficientnet_b": ("features.8", "features.3"),
-    "efficientnet_v2_s": ("features.7", "features.3"),
-    "efficientnet_v2": ("features.8", "features.3"),
-    "regnet": ("trunk_output.block4", "trunk_output.block2"),
-    "convnext": ("features.7", "features.3"),
-}
-STRIDES = {"layer4": 32, "layer3": 16, "layer2": 8}  # of a ResNet's stages
 # As torchvision itself builds them for its weights.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "googlenet": {"transform_input": True, "aux_logits": True, "init_weights": False},
     "inception_v3": {"transform_input": True, "aux_logits": True, "init_weights": False},
 }
-
-
-def layers_of(name: str) -> dict[str, str]:
-    """{"cam": .., "iba": ..} of an architecture; empty where it has no maps of features (transformers)."""
-    start = max((s for s in LAYERS if name.startswith(s)), key=len, default=None)
-    return dict(zip(("cam", "iba"), LAYERS[start], strict=True)) if start else {}
-
-
-def resnet_cam(side: int) -> str:
-    """The deepest stage of a ResNet whose maps of images of this side are at least 4 wide (7 of 224)."""
-    return next((stage for stage, stride in STRIDES.items() if side // stride >= 4), "layer2")
 
 
 def build(name: str, classes: int = 1000, variant: Literal["v1"] | None = None) -> nn.Module:
@@ -78,9 +29,9 @@ def build(name: str, classes: int = 1000, variant: Literal["v1"] | None = None) 
     `variant="v1"`: ResNet as first published (He et al. 2016; Keras), the stride in a bottleneck's first 1x1
     convolution where torchvision has it in the 3x3 one.
     """
-    known = torchvision.models.list_models(module=torchvision.models)
-    if name not in known:
-        raise unknown("torchvision model", name, known, "model.name")
+    available = torchvision.models.list_models(module=torchvision.models)
+    if name not in available:
+        raise unknown("torchvision model", name, available, "model.name")
     module = torchvision.models.get_model(name, weights=None, num_classes=classes, **ARGUMENTS.get(name, {}))
     if variant == "v1":
         if not hasattr(module, "layer2") or not hasattr(module.layer2[0], "conv3"):
@@ -99,13 +50,13 @@ def build(name: str, classes: int = 1000, variant: Literal["v1"] | None = None) 
 def published_weights(name: str, which: str) -> dict[str, Tensor]:
     """torchvision's own weights, from its cache or by download, checksummed."""
     try:
-        known = torchvision.models.get_model_weights(name)
+        available = torchvision.models.get_model_weights(name)
     except ValueError as fault:
         raise SalrunError(f"torchvision has no weights for {name}; give model.weights=<file> or null") from fault
-    names = [w.name for w in known] + ["DEFAULT"]
+    names = [w.name for w in available] + ["DEFAULT"]
     if which not in names:
         raise unknown("weights", which, names, f"torchvision's {name} (or give a file ending in .safetensors or .pth)")
-    url = known[which].url
+    url = available[which].url
     try:
         return torch.hub.load_state_dict_from_url(url, check_hash=True, weights_only=True, map_location="cpu")
     except (urllib.error.URLError, OSError, RuntimeError) as fault:
@@ -132,53 +83,6 @@ def load_weights(module: nn.Module, name: str, weights: str, sha256: str | None 
         )
     tensors = read_weights(path, sha256) if is_file(weights) else published_weights(name, weights)
     fill(module, modernised(tensors, module), path)
-
-
-@dataclass
-class TorchvisionModel(Pretrained):
-    """A torchvision classifier of ImageNet, or of a user's own `classes`.
-
-    `weights`: a name of torchvision's (IMAGENET1K_V1), a file (.safetensors, .pth), or None for random ones.
-    """
-
-    name: str = "resnet50"
-    weights: str | None = "IMAGENET1K_V1"
-    variant: Literal["v1"] | None = None
-    classes: int = 1000
-    sha256: str | None = None  # of the file, or its beginning
-    layers: dict[str, str] = field(default_factory=dict)  # cam, iba: instead of the architecture's own (None)
-    mean: list[float] = field(default_factory=lambda: list(MEAN))
-    std: list[float] = field(default_factory=lambda: list(STD))
-    gate: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        given = {role: layer for role, layer in self.layers.items() if layer is not None}
-        self.cam_given = "cam" in given
-        self.layers = layers_of(self.name) | given
-
-    @property
-    def source(self) -> str:  # type: ignore[override]
-        return "random" if self.weights is None else "file" if is_file(self.weights) else "library"
-
-    def obtain(self, data: Any, seed: int, store: Store, device: torch.device) -> Obtained:
-        usual = self.layers.get("cam")
-        if not self.cam_given and usual == "layer4":
-            self.layers["cam"] = resnet_cam(min(data.shape[1:]))
-        found = super().obtain(data, seed, store, device)
-        if self.layers.get("cam") != usual:
-            side = "x".join(str(-(-s // STRIDES["layer4"])) for s in data.shape[1:])
-            found.deviations.append(
-                f"CAM reads {self.layers['cam']}: maps of layer4 are {side} here (model.layers.cam)"
-            )
-        return found
-
-    def module(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator(seed, "init/0").initial_seed())
-            module = build(self.name, self.classes, self.variant)
-        if self.weights is not None:
-            load_weights(module, self.name, self.weights, self.sha256)
-        return module
 
 
 class FixedNorm(nn.BatchNorm2d):
@@ -213,3 +117,36 @@ def finetuned(
         if isinstance(part, nn.BatchNorm2d):
             part.__class__ = FixedNorm
     return module
+
+
+class Base(nn.Sequential):
+    """Convolutions that bring their weights; `about` says which, and whether they learn: it tells models apart."""
+
+    def __init__(self, layers: nn.Module, about: str) -> None:
+        super().__init__(*layers.children())
+        self.about = about
+
+    def extra_repr(self) -> str:
+        return self.about
+
+
+def smerf_vgg16(classes: int = 2, weights: str | None = "IMAGENET1K_V1", frozen: bool = True) -> nn.Module:
+    """VGG-16's convolutions with their ImageNet weights, `frozen`, then dense 1024-512-256 on their global average.
+
+    The paper feeds images in [0, 1] without VGG's preprocessing to Keras' weights; torchvision's are others.
+    """
+    vgg = build("vgg16")
+    if weights is not None:
+        load_weights(vgg, "vgg16", weights)
+    about = f"{Path(weights).name if weights else 'random'} weights, {'frozen' if frozen else 'fine-tuned'}"
+    features = Base(vgg.get_submodule("features"), about).requires_grad_(not frozen)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        features=features, average=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten()
+    )
+    inputs = 512
+    for k, width in enumerate((1024, 512, 256), start=1):
+        layers[f"dense{k}"] = nn.Linear(inputs, width)
+        layers[f"relu{k}"] = nn.ReLU()
+        inputs = width
+    layers["output"] = nn.Linear(inputs, classes)
+    return nn.Sequential(layers)

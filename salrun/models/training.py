@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,12 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from salrun.errors import SalrunError
-from salrun.rng import Draws, hash64
-from salrun.tensorfile import load_state, save_state
+from salrun.rng import Draws, generator, hash64
+from salrun.store.tensors import load_state, save_state
 
 log = logging.getLogger(__name__)
 
+Model = TypeVar("Model", bound=nn.Module)
 Loss = Literal["bce_logits", "cross_entropy", "keras_clipped"]
 
 
@@ -179,11 +180,11 @@ def fit(
     first, best, best_weights = 0, -1.0, None
     job = {"how": asdict(how), "seed": seed, "images": len(ids)}
     if state is not None and state.exists():
-        kept = _restore(state, model, optimizer, job)
-        if kept is None:
+        resumed = _restore(state, model, optimizer, job)
+        if resumed is None:
             log.warning("%s: %s is of another recipe, seed or data: starting anew", name, state)
         else:
-            first, history, best, best_weights = kept
+            first, history, best, best_weights = resumed
             log.info("%s: continuing after epoch %d", name, first)
     validation = data.ids("validation") if how.patience or how.threshold else []
     for epoch in range(first, how.epochs):
@@ -216,6 +217,66 @@ def fit(
         model.load_state_dict(best_weights)
     model.eval()
     return history
+
+
+def train(
+    build: Callable[[int], Model],
+    data: TrainingImages,
+    how: Training,
+    seed: int,
+    device: torch.device,
+    accepted: Callable[[Model], bool],
+    state: Callable[[int], Path | None],
+    name: str = "train",
+) -> tuple[Model, History]:
+    """Train from fresh starts, `build(0)`, `build(1)`, .., until one is accepted or `how.restarts` are used up."""
+    for start in range(how.restarts):
+        model = build(start).to(device)
+        history = fit(model, data, how, seed, device, state(start), name)
+        history.start = start
+        if start + 1 == how.restarts or accepted(model):
+            break
+        log.info("%s: start %d not accepted (%s); trying another", name, start, history.ended)
+    return model, history
+
+
+# -- where training starts ---------------------------------------------------------------------------------------------
+
+
+def fresh(arch: Callable[[], nn.Module], seed: int, start: int = 0, init: str = "torch") -> nn.Module:
+    """A newly initialised network: torch's own initialisation or `glorot`, drawn by `seed`; `start` counts restarts."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, f"init/{start}").initial_seed())
+        module = made(arch)
+    if init == "glorot":
+        glorot(module, generator(seed, f"init/{start}"))
+    return module
+
+
+def made(arch: Callable[[], nn.Module]) -> nn.Module:
+    """The network; an error inside the user's code is told in one line."""
+    name = getattr(getattr(arch, "func", arch), "__qualname__", str(arch))
+    try:
+        module = arch()
+    except SalrunError:
+        raise
+    except Exception as fault:
+        raise SalrunError(f"model.arch: {name} cannot be made: {type(fault).__name__}: {fault}") from fault
+    if not isinstance(module, nn.Module):
+        raise SalrunError(f"model.arch: {name} gives a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def glorot(module: nn.Module, generator: torch.Generator) -> None:
+    """Keras' default initialisation: Glorot-uniform kernels, zero biases."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------------
 
 
 def _set_training(model: nn.Module, how: Training) -> None:

@@ -12,7 +12,9 @@ from torch import nn
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.training import predictions
-from salrun.store import Store, key_of, source_of, users_code
+from salrun.store.entries import Store, key_of
+from salrun.store.sources import source_of, users_code
+from salrun.types import Dataset, Flipping
 
 FLIPS = 100  # pairs for every two buckets that differ in one object
 
@@ -67,7 +69,7 @@ class Verification:
 
 
 def verify_once(
-    model: Classifier, data: Any, gate: Mapping[str, float], device: torch.device, store: Store
+    model: Classifier, data: Dataset, gate: Mapping[str, float], device: torch.device, store: Store
 ) -> Verification:
     """`verify`, measured once for these very weights and data; the store remembers the figures, not the verdict."""
     key = key_of(
@@ -80,19 +82,19 @@ def verify_once(
         device=device.type,
         source=source_of(Verification),
     )
-    known = store.read("verification", key)
-    if known is None:
+    entry = store.read("verification", key)
+    if entry is None:
         with store.lease("verification", key, "verifying the model"):
-            known = store.read("verification", key)  # another process may have measured it while this one waited
-            if known is None:
+            entry = store.read("verification", key)  # another process may have measured it while this one waited
+            if entry is None:
                 measured = verify(model, data, gate, device)
                 figures = {k: getattr(measured, k) for k in ("split", "accuracy", "groups", "flips", "n", "confidence")}
                 store.write("verification", key, {"done": torch.ones(1)}, figures)
                 return measured
-    return Verification(**known[1], gate=dict(gate))
+    return Verification(**entry[1], gate=dict(gate))
 
 
-def check_fit(model: nn.Module, data: Any, name: str, device: torch.device) -> None:
+def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) -> None:
     """Raise unless the model takes images of the data's shape and has one output per class."""
     there = f"data set '{data.name}'"
     size = "x".join(map(str, data.shape))
@@ -116,7 +118,7 @@ def check_fit(model: nn.Module, data: Any, name: str, device: torch.device) -> N
         )
 
 
-def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch.device) -> Verification:
+def verify(model: nn.Module, data: Dataset, gate: Mapping[str, float], device: torch.device) -> Verification:
     """Measure on the data's verification split; flips where the data can make pairs."""
     split = getattr(data, "verification_split", "validation")
     ids = data.ids(split)
@@ -128,7 +130,7 @@ def verify(model: nn.Module, data: Any, gate: Mapping[str, float], device: torch
     for hit, group in zip(right.tolist(), data.groups_of(ids), strict=True):
         groups.setdefault(group, []).append(hit)
     flips = {}
-    if hasattr(data, "flips") and "flips" in gate:
+    if isinstance(data, Flipping) and "flips" in gate:
         for a, b, first, second in data.flips(FLIPS):
             hit = _right(model, first, data.label(a), device) & _right(model, second, data.label(b), device)
             flips[f"{a}-{b}"] = hit.float().mean().item()

@@ -5,9 +5,11 @@ per cell and one row per draw: row 0 holds the estimates, the rows below the sam
 images. A claim written row by row therefore gives the margin and its uncertainty at once, and the same function applied
 to the published tables (row 0 only) says whether the paper's own numbers support the statement:
 
-    @claim("T5", "tomsett", "alpha grows with L")
+    @claim("T5", "tomsett", "alpha grows with L", reads="alpha")
     def _(e: Evidence) -> pd.DataFrame:
         return pick(e["alpha"], steps=40) - pick(e["alpha"], steps=20)
+
+A claim says what it reads (`reads`, in the paper's own terms), and the evidence says what that rests on (`basis`).
 
 A claim with several parts (columns) holds where all parts do (`any_of=True`: where one does); its margin is that of
 the worst (best) part. `reason` names the parts that fail; where all hold, the closest one.
@@ -25,13 +27,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from salrun.errors import SalrunError
+from salrun.papers.evidence import NotTestable
 
 COLUMNS = [
     *("id", "paper", "statement", "measured", "ci_low", "ci_high", "holds"),
@@ -42,10 +45,6 @@ NO_RUN = {  # what a claim may rest on instead of a run
     "configuration": "checked on the configuration, not on a run",
     "toy maps": "checked on toy maps, not on a run",
 }
-
-
-class NotTestable(Exception):
-    """Raised by a claim that a run cannot decide; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,29 @@ class Margin:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Named tables of one seed (rows: estimate, then draws; columns: cells) and what they rest on."""
+class Basis:
+    """What a claim rests on: images that have a score, models, and what a reader must know beside the verdict."""
 
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     images: int = 0
     models: int = 1
-    note: str = ""  # what a reader must know beside the verdict; added to its reason
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Named tables of one seed (rows: estimate, then draws; columns: quantities) and what they rest on."""
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    bases: Mapping[Any, Basis] = field(default_factory=dict)  # by table; None: of claims that name none
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self.tables:
             raise NotTestable(f"needs the table '{name}'")
         return self.tables[name]
+
+    def basis(self, reads: Any) -> Basis:
+        """What a claim that reads this (the name of a table, unless a paper has more to say) rests on."""
+        return self.bases.get(reads, Basis())
 
 
 Parts: TypeAlias = pd.DataFrame | pd.Series | Margin
@@ -94,6 +104,7 @@ class Claim:
     measure: Callable[[Evidence], Parts]
     any_of: bool = False
     text: bool = False  # stated in text or figures only: there is no published number to test
+    reads: Any = None  # what it rests on, in the terms of the paper's evidence
     basis: str = ""  # a key of NO_RUN where the claim rests on no run
 
 
@@ -101,17 +112,24 @@ _CLAIMS: dict[str, dict[str, Claim]] = {}
 
 
 def claim(
-    id: str, paper: str, statement: str, *, any_of: bool = False, text: bool = False, basis: str = ""
+    id: str,
+    paper: str,
+    statement: str,
+    *,
+    reads: Any = None,
+    any_of: bool = False,
+    text: bool = False,
+    basis: str = "",
 ) -> Callable[[Callable[[Evidence], Parts]], Callable[[Evidence], Parts]]:
     """Register a function of the evidence as a claim of `paper`."""
     if basis and basis not in NO_RUN:
         raise SalrunError(f"claim '{id}' of '{paper}': basis must be one of {', '.join(NO_RUN)}, got '{basis}'")
 
     def register(measure: Callable[[Evidence], Parts]) -> Callable[[Evidence], Parts]:
-        known = _CLAIMS.setdefault(paper, {})
-        if id in known and known[id].measure.__module__ != measure.__module__:
-            raise SalrunError(f"claim '{id}' of '{paper}' is defined twice, in {known[id].measure.__module__}")
-        known[id] = Claim(id, paper, statement, measure, any_of, text, basis)
+        claims = _CLAIMS.setdefault(paper, {})
+        if id in claims and claims[id].measure.__module__ != measure.__module__:
+            raise SalrunError(f"claim '{id}' of '{paper}' is defined twice, in {claims[id].measure.__module__}")
+        claims[id] = Claim(id, paper, statement, measure, any_of, text, reads, basis)
         return measure
 
     return register
@@ -120,33 +138,6 @@ def claim(
 def claims_of(paper: str) -> list[Claim]:
     """The claims of a paper, in the order of their definition; its `claims` module must have been imported."""
     return list(_CLAIMS.get(paper, {}).values())
-
-
-def pick(table: pd.DataFrame, **levels: object) -> pd.DataFrame:
-    """The cells whose column levels have these values: a single value drops its level, a list keeps it.
-
-    What the run lacks makes the claim not testable, and is named.
-    """
-    for level, wanted in levels.items():
-        if level not in table.columns.names:
-            raise NotTestable(f"needs cells by {level}")
-        values = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
-        present = table.columns.get_level_values(level)
-        known = set(present.unique())
-        absent = [v for v in values if v not in known]
-        if absent:
-            raise NotTestable(f"needs {level} {', '.join(map(str, absent))}")
-        table = table.iloc[:, np.flatnonzero(present.isin(values))]
-        if not isinstance(wanted, (list, tuple)) and table.columns.nlevels > 1:
-            table = table.droplevel(level, axis=1)
-    return table
-
-
-def estimate_and_draws(estimate: Sequence[float], draws: np.ndarray | None, columns: pd.Index) -> pd.DataFrame:
-    """A table of evidence: the estimates as row 0, their draws (draws, cells) below."""
-    first = np.asarray(estimate, dtype=np.float64)[None, :]
-    rows = first if draws is None else np.concatenate([first, draws])
-    return pd.DataFrame(rows, columns=columns)
 
 
 def parts(**named: pd.Series | pd.DataFrame) -> pd.DataFrame:
@@ -172,16 +163,17 @@ def evaluate_claims(
 
 
 def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[str, object]:
-    known = _published(claim, published)
+    printed = _published(claim, published)
     row: dict[str, object] = {"id": claim.id, "paper": claim.paper, "statement": claim.statement}
-    row["published"] = "text" if known is None else round(known.value, 10)
-    row["published_holds"] = "yes" if known is None else known.holds
+    row["published"] = "text" if printed is None else round(printed.value, 10)
+    row["published_holds"] = "yes" if printed is None else printed.holds
     try:
         margin = measure(claim, seeds[:1] if claim.basis else seeds)
     except NotTestable as problem:
         return row | {"holds": "", "verdict": "not testable here", "reason": str(problem)}
     holds = "uncertain" if math.isnan(margin.low) and not claim.basis else margin.holds
     agrees = holds == row["published_holds"]
+    note = seeds[0].basis(claim.reads).note
     verdict = "uncertain" if holds == "uncertain" else "reproduced" if agrees else "not reproduced"
     return row | {
         "measured": margin.value,
@@ -189,7 +181,7 @@ def _row(claim: Claim, seeds: Sequence[Evidence], published: Evidence) -> dict[s
         "ci_high": margin.high,
         "holds": holds,
         "verdict": verdict,
-        "reason": "; ".join(filter(None, [_why(margin, known), _basis(claim, seeds), seeds[0].note])),
+        "reason": "; ".join(filter(None, [_why(margin, printed), _basis(claim, seeds), note])),
     }
 
 
@@ -274,16 +266,16 @@ def _listing(failing: Sequence[str], most: int = 4) -> str:
     return ", ".join(failing[:most]) + more
 
 
-def _why(margin: Margin, known: Margin | None) -> str:
+def _why(margin: Margin, printed: Margin | None) -> str:
     text = []
     if margin.failing:
         text.append(f"fails here for {_listing(margin.failing)}")
     elif margin.closest:
         text.append(f"closest: {margin.closest}")
-    if known is None:
+    if printed is None:
         text.append("the paper states it in text or figures only")
-    elif known.holds == "no":
-        where = f" for {_listing(known.failing)}" if known.failing else ""
+    elif printed.holds == "no":
+        where = f" for {_listing(printed.failing)}" if printed.failing else ""
         text.append(f"the paper's own tables contradict it{where}")
     return "; ".join(text)
 
@@ -293,6 +285,7 @@ def _basis(claim: Claim, seeds: Sequence[Evidence]) -> str:
         return NO_RUN[claim.basis]
     if len(seeds) >= SEEDS_FOR_INTERVAL:
         return f"CI over {len(seeds)} seeds"
-    count = sum(e.models for e in seeds)
+    bases = [e.basis(claim.reads) for e in seeds]
+    count = sum(basis.models for basis in bases)
     models = "one model" if count == 1 else f"{count} models"
-    return f"CI over {min(e.images for e in seeds)} images of {models}"
+    return f"CI over {min(basis.images for basis in bases)} images of {models}"

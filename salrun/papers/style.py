@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from salrun.files import write_atomic
+from salrun.store.files import write_atomic
 
 # Okabe and Ito's palette: distinct under the common forms of colour blindness.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -47,15 +47,24 @@ RC: dict[str, Any] = {
 }
 
 
-def house() -> Any:
-    """The house style for what is drawn inside; also a decorator: `@house()` on each function that draws."""
+def styled() -> Any:
+    """The one style, for what is drawn inside; also a decorator: `@styled()` on each function that draws."""
     return mpl.rc_context(RC)  # type: ignore[arg-type]
 
 
 def figure(rows: int = 1, columns: int = 1, height: float = 2.6, **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of the house width and its axes as an array (rows, columns); `height` in inches per row."""
+    """A figure of the common width and its axes as an array (rows, columns); `height` in inches per row."""
     fig = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     return fig, fig.subplots(rows, columns, squeeze=False, **options)
+
+
+def bare(axes: np.ndarray) -> None:
+    """Leave nothing but the pictures: no ticks, grids or frames."""
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
 
 
 def look(name: str, names: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def look(name: str, names: Sequence[str]) -> dict[str, Any]:
 def save(fig: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     """Write stem.png, stem.svg and stem.csv (the plotted numbers), each whole or not at all."""
     paths = []
-    with house():
+    with styled():
         if (engine := fig.get_layout_engine()) is not None:
             engine.execute(fig)
         fig.set_layout_engine("none")  # laid out once, for all formats

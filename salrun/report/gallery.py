@@ -1,15 +1,5 @@
 """Maps packed for the page: 8-bit planes, deflated, base64; the browser unpacks, colours and draws them on demand.
 
-Input, in `maps/` of a run directory:
-
-- `index.json`: {"image_id", "group", "label", "prediction": one entry per image; "methods": [{"name", "label",
-  "signed"}]; "masks": {name: [[row0, col0, row1, col1] (row1, col1 exclusive) or null, per image]}; and optionally
-  "classes": names for labels that are numbers; "roles": {name: ["primary" | "secondary" | "neutral" | null, per
-  image]}};
-- `images.safetensors`: x, uint8 (N, H, W, 3);
-- `<method>.safetensors`: plane, float16 (N, H, W), negative only where the method is signed, and optionally scale (N),
-  the factor that was taken out of each map.
-
 Each plane is stored as integers in [-levels, levels] relative to its own largest absolute value, which is kept beside
 it, so per-map and shared colour scales both stay exact to one level. A NaN pixel keeps a code of its own.
 """
@@ -17,32 +7,23 @@ it, so per-map and shared colour scales both stay exact to one level. A NaN pixe
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from salrun.stats.reliability import Direction, direction_of
+from salrun.results.maps import PER_IMAGE, BadMaps, KeptMaps
+from salrun.results.run import MissingFile, Run, UnreadableFile
+from salrun.results.tables import SCORE
 
 MAX_IMAGES = 400  # beyond this nobody looks, and packing takes minutes
 MAX_SIDE = 112  # pixels; 224 is halved exactly
 LEVELS = (127, 31)  # the finer where it fits the budget
 NAN = -128
-PER_IMAGE = ("image_id", "group", "label", "prediction")
-IMAGE_LEVEL = "-"  # the method name of scores that belong to the image, such as the model's confidence
-
-
-class BadMaps(Exception):
-    """Why there is no gallery, in words for the page."""
 
 
 @dataclass(frozen=True)
@@ -52,43 +33,40 @@ class Gallery:
     notes: list[str]
 
 
-def pack_gallery(run_dir: Path, directions: dict[str, Direction], budget: int) -> Gallery:
+def pack_gallery(run: Run, budget: int) -> Gallery:
     """The run's maps in at most about `budget` characters. Raises BadMaps where there is nothing to show."""
-    maps = run_dir / "maps"
-    index, methods = _read_index(maps / "index.json")
+    maps = KeptMaps(run.path / "maps")
+    index = _as_text(maps.index)
+    methods = [{key: m[key] for key in ("name", "label", "signed")} for m in maps.index["methods"]]
     ids, groups = index["image_id"], index["group"]
     notes: list[str] = []
-    kept = spread(groups, MAX_IMAGES)
-    pictures = _tensor(maps / "images.safetensors", "x", len(ids), 4)
-    height, width, channels = pictures.shape[1:]
-    if channels != 3:
-        raise BadMaps(f"maps/images.safetensors has {channels} channels, expected 3.")
-    pixels = np.rint(pool(pictures[kept].astype(np.float32))).astype(np.uint8)
+    shown = spread(groups, MAX_IMAGES)
+    height, width, _ = maps.pictures.shape[1:]
+    pixels = np.rint(pool(maps.pictures[shown].astype(np.float32))).astype(np.uint8)
 
     planes: dict[str, NDArray[np.float32]] = {}
-    taken_out: dict[str, NDArray[np.float32]] = {}
+    scales: dict[str, NDArray[np.float32]] = {}
     for method in methods:
+        name = method["name"]
         try:
-            path = maps / f"{method['name']}.safetensors"
-            plane = _tensor(path, "plane", len(ids), 3)
-            taken_out[method["name"]] = _tensor(path, "scale", len(ids), 1, default=1.0)[kept]
+            plane, scales[name] = maps.planes(name), maps.scale(name)[shown]
             if plane.shape[1:] != (height, width):
                 raise BadMaps(f"its maps have shape {plane.shape[1:]}, the images {(height, width)}.")
         except BadMaps as fault:
             notes.append(f"{method['label']} is not shown: {fault}")
         else:
-            planes[method["name"]] = pool(plane[kept].astype(np.float32))
+            planes[name] = pool(plane[shown])
     methods = [m for m in methods if m["name"] in planes]
     if not methods:
         raise BadMaps(" ".join(["No method has maps that can be read.", *notes]))
 
-    scores = _scores(run_dir, [ids[i] for i in kept], list(planes), directions, notes)
-    room = budget - sum(len(blob) for blob, _ in scores.packed())
-    levels, fits = _plan(pixels, planes, room)
-    chosen = spread([groups[i] for i in kept], fits)
-    kept, pixels, scores = kept[chosen], pixels[chosen], scores.of(chosen)
-    if len(kept) < len(ids):
-        notes.append(f"{len(kept)} of {len(ids)} images are shown, the first of each group in turn, to keep the file"
+    scores = _scores(run, maps.cell(), [ids[i] for i in shown], list(planes), notes)
+    space = budget - sum(len(blob) for blob, _ in scores.packed())
+    levels, fits = _plan(pixels, planes, space)
+    chosen = spread([groups[i] for i in shown], fits)
+    shown, pixels, scores = shown[chosen], pixels[chosen], scores.of(chosen)
+    if len(shown) < len(ids):
+        notes.append(f"{len(shown)} of {len(ids)} images are shown, the first of each group in turn, to keep the file"
                      " small; the numbers in the tables use all images.")  # fmt: skip
     if pixels.shape[1:3] != (height, width):
         notes.append(f"Drawn at {pixels.shape[2]} x {pixels.shape[1]} pixels (averaged down from {width} x {height}).")
@@ -96,46 +74,27 @@ def pack_gallery(run_dir: Path, directions: dict[str, Direction], budget: int) -
     packed = {"images": deflate(pixels)}
     for number, method in enumerate(methods):
         codes, scale = quantise(planes.pop(method["name"])[chosen], levels)
-        scale = scale * taken_out[method["name"]][chosen]
+        scale = scale * scales[method["name"]][chosen]
         method["scale"] = [float(f"{s:.5g}") if np.isfinite(s) else 0.0 for s in scale]
         packed[f"map{number}"] = deflate(codes.view(np.uint8)[..., None])
     packed["values"], packed["flags"] = scores.packed()
     meta = {
         "height": pixels.shape[1], "width": pixels.shape[2], "source": [height, width], "levels": levels,
-        **{name: [index[name][i] for i in kept] for name in PER_IMAGE},
-        "masks": {name: [boxes[i] for i in kept] for name, boxes in index["masks"].items()},
-        "roles": {name: [roles[i] for i in kept] for name, roles in index["roles"].items()},
+        **{name: [index[name][i] for i in shown] for name in PER_IMAGE},
+        "masks": {name: [boxes[i] for i in shown] for name, boxes in index["masks"].items()},
+        "roles": {name: [roles[i] for i in shown] for name, roles in index["roles"].items()},
         "methods": methods, "metrics": scores.metrics, "flags": scores.flag_names,
         "delta": {name: delta for name, (_, delta) in packed.items()},
     }  # fmt: skip
     return Gallery(meta, {name: blob for name, (blob, _) in packed.items()}, notes)
 
 
-def _read_index(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What is known of each image, as text, and the methods; every list as long as there are images."""
-    if not path.is_file():
-        raise BadMaps("This run kept no maps (there is no maps/index.json).")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        n = len(raw["image_id"])
-        index: dict[str, Any] = {name: list(map(_text, raw.get(name) or [None] * n)) for name in PER_IMAGE}
-        names = dict(enumerate(raw.get("classes") or []))
-        for name in ("label", "prediction"):
-            index[name] = [_text(names.get(item, item)) for item in raw.get(name) or [None] * n]
-        for name in ("masks", "roles"):
-            index[name] = {str(key): list(items) for key, items in (raw.get(name) or {}).items()}
-        methods = [
-            {"name": str(m["name"]), "label": str(m.get("label") or m["name"]), "signed": bool(m["signed"])}
-            for m in raw["methods"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise BadMaps(f"maps/index.json cannot be read ({type(fault).__name__}: {fault}).") from fault
-    lists = [(name, index[name]) for name in PER_IMAGE] + [*index["masks"].items(), *index["roles"].items()]
-    if wrong := [name for name, items in lists if len(items) != n]:
-        raise BadMaps(f"maps/index.json does not have {n} entries in {', '.join(wrong)}.")
-    if n == 0 or len(set(index["image_id"])) < n:
-        raise BadMaps("maps/index.json names no image." if n == 0 else "maps/index.json names an image twice.")
-    return index, methods
+def _as_text(index: dict[str, Any]) -> dict[str, Any]:
+    """What is known of each image, as text; labels that are numbers by the names of their classes."""
+    names = dict(enumerate(index["classes"]))
+    shown = {name: list(map(_text, index[name])) for name in ("image_id", "group")}
+    shown |= {name: [_text(names.get(item, item)) for item in index[name]] for name in ("label", "prediction")}
+    return {**index, **shown}
 
 
 def _text(item: Any) -> str | None:
@@ -194,37 +153,19 @@ def _plan(pixels: NDArray[np.uint8], planes: dict[str, NDArray[np.float32]], bud
     return LEVELS[-1], min(n, max(1, fits))
 
 
-def _tensor(path: Path, key: str, n: int, ndim: int, default: float | None = None) -> NDArray[Any]:
-    """A tensor of n rows from a file of `maps/`, or n times the default where the file has none of that name."""
-    if path.parent.name != "maps" or not path.is_file():
-        raise BadMaps(f"maps/{path.name} is missing.")
-    try:
-        with safe_open(path, framework="np") as file:
-            if default is not None and key not in file.keys():  # noqa: SIM118 (it is no dict)
-                return np.full(n, default, np.float32)
-            tensor: NDArray[Any] = file.get_tensor(key)
-    except (SafetensorError, OSError) as fault:
-        raise BadMaps(f"maps/{path.name} cannot be read ({fault}).") from fault
-    if tensor.ndim != ndim or len(tensor) != n:
-        raise BadMaps(f"maps/{path.name} has shape {tensor.shape}, expected {n} x {ndim - 1} axes.")
-    return tensor
-
-
 def name_scores(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """A name for each row's score that methods share, and the view that made its plane.
 
-    A variant is `<name>:<view>` or `<view>`. Where every method is judged through one view of its own, as in SMERF, the
-    view is left out of the name, or methods could not be compared.
+    Where every method is judged through one view of its own, as in SMERF, the view is left out of the name, or methods
+    could not be compared.
     """
-    parts = pd.DataFrame({"metric": table["metric"].astype(str), "method": table["method"].astype(str)})
-    parts["variant"] = table["variant"].astype("string").fillna("").astype(str)
-    parts["name"] = parts["variant"].map(lambda variant: variant.rpartition(":")[0])
+    parts = table[["metric", "method", "mode", "score", "view"]].astype("string").fillna("").astype(str)
     distinct = parts.drop_duplicates()
-    twice = set(distinct.loc[distinct.duplicated(["metric", "method", "name"], keep=False), "metric"])
-    full = parts["metric"].isin(twice)
-    suffix = parts["variant"].where(full, parts["name"])
-    view = parts["variant"].map(lambda variant: variant.rpartition(":")[2]).mask(full, "")
-    return parts["metric"].where(suffix == "", parts["metric"] + " · " + suffix), view
+    several = distinct.duplicated(["metric", "method", "mode", "score"], keep=False)
+    full = parts["metric"].isin(set(distinct.loc[several, "metric"]))
+    told = parts.assign(view=parts["view"].where(full, ""))[["mode", "score", "view"]]
+    suffix = told.apply(lambda row: " ".join(filter(None, row)), axis=1) if len(told) else parts["metric"]
+    return parts["metric"].where(suffix == "", parts["metric"] + " · " + suffix), parts["view"].mask(full, "")
 
 
 @dataclass(frozen=True)
@@ -244,40 +185,45 @@ class Scores:
         return deflate(values[..., None]), deflate(self.flags[..., None])
 
 
-def _scores(
-    run_dir: Path, ids: list[str], methods: list[str], directions: dict[str, Direction], notes: list[str]
-) -> Scores:
+def _scores(run: Run, cell: str, ids: list[str], methods: list[str], notes: list[str]) -> Scores:
+    """The scores and the confidence of these images: of the model whose maps are shown, where the run has several."""
     shape = len(methods) + 1, len(ids)
-    path = run_dir / "tables" / "scores.parquet"
-    columns = ["model", "seed", "image_id", "method", "metric", "variant", "value", "flag"]
+    columns = ["cell", "model", "seed", "image_id", *SCORE, "value", "flag"]
     try:
-        scores = pq.read_table(path, columns=columns, filters=[("image_id", "in", ids)]).to_pandas()
-    except (OSError, ValueError, KeyError, pa.ArrowException) as fault:
-        why = "is missing" if isinstance(fault, FileNotFoundError) else f"cannot be read ({fault})"
-        notes.append(f"There are no scores under the maps: tables/scores.parquet {why}.")
+        scores = run.read_scores(columns, ids)
+        ways = run.summary[["metric", "mode", "score", "direction"]].drop_duplicates()
+        images = run.images
+    except (MissingFile, UnreadableFile) as fault:
+        why = f"{fault.name} is missing" if isinstance(fault, MissingFile) else str(fault)
+        notes.append(f"There are no scores under the maps: {why}.")
         return Scores([], np.empty((0, *shape)), np.empty((0, *shape), np.uint8), ["ok"])
-    own = scores["method"] == IMAGE_LEVEL
-    scores = pd.concat([scores[scores["method"].isin(methods)], scores[own]])  # the first metric is one of maps
-    cells = scores[["model", "seed"]].drop_duplicates()
+    scores = scores[scores["method"].isin(methods)]
+    cells = scores[["cell", "model", "seed"]].drop_duplicates("cell")
     if len(cells) > 1:
-        model, seed = cells.iloc[0]
-        scores = scores[(scores["model"] == model) & (scores["seed"] == seed)]
+        shown = cells[cells["cell"] == cell] if cell in set(cells["cell"]) else cells.iloc[:1]
+        cell, model, seed = shown.iloc[0]
+        scores = scores[scores["cell"] == cell]
         notes.append(f"The scores under the maps are those of model {model}, seed {seed}; the tables also have those of"
                      f" {len(cells) - 1} more.")  # fmt: skip
+    elif len(cells):
+        cell = cells["cell"].iloc[0]
+    scores = scores.merge(ways, on=["metric", "mode", "score"], how="left")
+    confidence = images[(images["cell"] == cell) & images["image_id"].isin(ids)]
+    confidence = confidence[["image_id", "confidence"]].rename(columns={"confidence": "value"})
+    confidence = confidence.assign(
+        method="", metric="confidence", mode="", score="", view="", flag="ok", direction="none"
+    )
+    scores = pd.concat([scores, confidence], ignore_index=True)  # the first metric is one of maps
     names, _ = name_scores(scores)
-    keys = pd.DataFrame({"name": names, "metric": scores["metric"], "variant": scores["variant"]})
-    keys = keys.drop_duplicates("name")
+    keys = scores.assign(name=names)[["name", "metric", "direction"]].drop_duplicates("name")
     several = keys["metric"].duplicated(keep=False)
     metrics = [
-        {
-            "label": str(name if more else metric),
-            "direction": direction_of(metric, str(variant), directions) if metric in directions else "none",
-        }
-        for name, metric, variant, more in zip(keys["name"], keys["metric"], keys["variant"], several, strict=True)
+        {"label": str(name if more else metric), "direction": str(way)}
+        for name, metric, way, more in zip(keys["name"], keys["metric"], keys["direction"], several, strict=True)
     ]
     at = (
         pd.Index(keys["name"]).get_indexer(names),
-        pd.Index([*methods, IMAGE_LEVEL]).get_indexer(scores["method"]),
+        pd.Index([*methods, ""]).get_indexer(scores["method"]),
         pd.Index(ids).get_indexer(scores["image_id"]),
     )
     flag_codes, flag_names = pd.factorize(pd.concat([pd.Series(["ok"]), scores["flag"].astype(str)]))

@@ -9,9 +9,8 @@ import json
 import math
 import os
 import re
-import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,15 +18,14 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from salrun.errors import SalrunError
-from salrun.files import write_atomic
-from salrun.report.gallery import IMAGE_LEVEL, BadMaps, Gallery, name_scores, pack_gallery
-from salrun.stats.reliability import Direction, directions_in
+from salrun.report.gallery import Gallery, name_scores, pack_gallery
+from salrun.results import run as results
+from salrun.results.maps import BadMaps
+from salrun.results.tables import SUMMARY
+from salrun.store.files import write_atomic
 
 HERE = Path(__file__).parent
 MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
@@ -37,6 +35,10 @@ MAX_FIGURE_ROWS = 100
 VERDICTS = ("reproduced", "not reproduced", "uncertain", "not testable here")
 EVERYTHING = ("(all)", "all", "")  # names of the group that has all images
 KEYS = ("experiment", "dataset", "model", "seed", "scale", "target")
+CLAIM_COLUMNS = (
+    *("id", "statement", "measured", "ci_low", "ci_high", "holds"),
+    *("published", "published_holds", "verdict", "reason"),
+)
 
 
 def write_report(run_dir: Path) -> Path:
@@ -53,8 +55,10 @@ def write_joint_report(run_dirs: Sequence[Path], out: Path) -> Path:
 
 
 @dataclass
-class Run:
-    path: Path
+class RunPage:
+    """What a page says of one run; what could not be read of it is in `notes`."""
+
+    run: results.Run
     info: dict[str, Any]
     title: str
     paper: str
@@ -68,18 +72,20 @@ class Run:
     no_gallery: str = ""
 
     @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @property
     def status(self) -> str:
-        """The state of the run in a word, whether it is recorded as one or as a word per cell."""
+        """The state of the run in a word; the page is the last thing that a run makes."""
         status = self.info.get("status")
-        if isinstance(status, dict):
-            counts = Counter(str(v) for v in status.values())
-            return ", ".join(f"{n} {state}" for state, n in counts.items())
+        if status == "running" and self.info.get("stage") == "report":
+            return "done"
         return str(status) if status else "not recorded"
 
     @property
     def command(self) -> str | None:
-        command = self.info.get("command")
-        return shlex.join(map(str, command)) if isinstance(command, list) else command
+        return self.info.get("command")
 
     @property
     def seeds(self) -> list[Any]:
@@ -91,10 +97,11 @@ class Run:
     @property
     def checks(self) -> list[dict[str, Any]]:
         """The verification of each model in a row: its plain facts (tables by group are in model.csv)."""
-        found = self.info.get("verification")
-        if not isinstance(found, dict):
+        verification = self.info.get("verification")
+        if not isinstance(verification, dict):
             return []
-        models = found if all(isinstance(check, dict) for check in found.values()) else {"model": found}
+        by_model = all(isinstance(check, dict) for check in verification.values())
+        models = verification if by_model else {"model": verification}
         rows = []
         for name, check in models.items():
             facts = {k: v for k, v in check.items() if not isinstance(v, dict | list) and v not in (None, "")}
@@ -110,11 +117,6 @@ class Run:
         return all(passed) if passed else None
 
     @property
-    def directions(self) -> dict[str, Direction]:
-        """Which way each metric is better, where the run says so."""
-        return directions_in(self.info)
-
-    @property
     def seconds(self) -> float | None:
         timings = self.info.get("timings")
         if not isinstance(timings, dict):
@@ -125,7 +127,7 @@ class Run:
     def counted(self, column: str) -> int:
         if self.summary is None:
             return 0
-        return self.summary.loc[self.summary["method"] != IMAGE_LEVEL, column].nunique()
+        return self.summary[column].nunique()
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Chapter:
     """The runs of one paper with what they say together."""
 
     title: str
-    runs: list[Run]
+    runs: list[RunPage]
     deviations: dict[str, list[str]]
     claims: list[dict[str, Any]]
     counts: dict[str, int]
@@ -155,15 +157,15 @@ class Chapter:
     figures: list[Figure]
 
 
-def _write(out: Path, runs: list[Run], joint: bool) -> Path:
-    papers: dict[str, list[Run]] = {}
+def _write(out: Path, runs: list[RunPage], joint: bool) -> Path:
+    papers: dict[str, list[RunPage]] = {}
     for run in runs:
         papers.setdefault(run.paper, []).append(run)
     chapters = [_chapter(paper or "Other runs", members) for paper, members in papers.items()]
-    room = MAX_BYTES - len(_render(chapters, joint, out))
+    space = MAX_BYTES - len(_render(chapters, joint, out))
     for run in runs:
         try:
-            run.gallery = pack_gallery(run.path, run.directions, max(room, MIN_GALLERY) // len(runs))
+            run.gallery = pack_gallery(run.run, max(space, MIN_GALLERY) // len(runs))
         except BadMaps as fault:
             run.no_gallery = str(fault)
     write_atomic(out, _render(chapters, joint, out))
@@ -211,55 +213,58 @@ def _csp_hash(text: str) -> str:
 # --- reading a run ---------------------------------------------------------------------------------------------------
 
 
-def _read_run(path: Path) -> Run:
+def _read_run(path: Path) -> RunPage:
     if not path.is_dir():
         raise SalrunError(f"no run directory at {path}; `salrun status` lists the runs")
+    run = results.Run(path)
     notes: list[str] = []
-    info = _read(path / "run.json", lambda p: json.loads(p.read_text(encoding="utf-8")), notes)
-    if not isinstance(info, dict):
-        if info is not None:
-            notes.append("run.json cannot be read (it is not an object).")
-        info = {}
-    return Run(
-        path=path,
+
+    def part(read: Callable[[], Any]) -> Any:
+        """What `read` gives, or None with a note for the page."""
+        try:
+            return read()
+        except results.MissingFile as fault:
+            notes.append(f"{fault.name} is missing.")
+        except (results.UnreadableFile, ValueError, KeyError) as fault:
+            notes.append(f"{fault}.")
+        return None
+
+    info = part(lambda: run.facts) or {}
+    return RunPage(
+        run=run,
         info=info,
         title=str(info.get("experiment") or path.name),
         paper=str(info.get("paper") or ""),
-        config=_read(path / "config.yaml", lambda p: p.read_text(encoding="utf-8"), notes),
-        claims=_read(path / "claims.csv", _read_claims, notes),
-        model=_read(path / "tables" / "model.csv", _read_model, notes),
-        summary=_read(path / "tables" / "summary.parquet", _read_summary, notes),
-        n_images=_read(path / "tables" / "scores.parquet", _count_images, notes),
+        config=part(lambda: run.config),
+        claims=part(lambda: _claims(run.claims)),
+        model=part(lambda: _varying(run.models)),
+        summary=part(lambda: _summary(run.summary)),
+        n_images=part(lambda: int(run.images["image_id"].nunique())),
         notes=notes,
     )
 
 
-def _read(path: Path, reader: Any, notes: list[str]) -> Any:
-    """What `reader` makes of the file, or None with a note for the page."""
-    name = f"{path.parent.name}/{path.name}" if path.parent.name in ("tables", "figures") else path.name
-    if not path.is_file():
-        notes.append(f"{name} is missing.")
-        return None
-    try:
-        return reader(path)
-    except (OSError, ValueError, KeyError, pa.ArrowException, csv.Error) as fault:
-        notes.append(f"{name} cannot be read ({type(fault).__name__}: {fault}).")
-        return None
+def _lacking(table: pd.DataFrame, name: str, needed: Sequence[str]) -> None:
+    if lacking := set(needed) - set(table.columns):
+        raise ValueError(f"{name} cannot be read: it lacks the columns {', '.join(sorted(lacking))}")
 
 
-def _read_claims(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [{str(k): v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(file)]
-    needed = {"id", "statement", "measured", "ci_low", "ci_high", "holds", "published", "published_holds", "verdict",
-              "reason"}  # fmt: skip
-    if rows and (lacking := needed - set(rows[0])):
-        raise ValueError(f"lacks the columns {', '.join(sorted(lacking))}")
-    return rows
+def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
+    if len(table):
+        _lacking(table, "claims.csv", CLAIM_COLUMNS)
+    return table.to_dict("records")  # type: ignore[return-value]
 
 
-def _read_model(path: Path) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    return table.drop(columns=[key for key in KEYS if key in table and table[key].nunique() <= 1])
+def _varying(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as text, without names of the cell that never vary."""
+    text = table.astype(object).where(table.notna(), "").astype(str)
+    return text.drop(columns=[key for key in text if key == "cell" or (key in KEYS and text[key].nunique() <= 1)])
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    _lacking(table, "tables/summary.parquet", SUMMARY)
+    names = [c for c in table.columns if c not in ("n", "n_flagged", "mean", "std", "ci_low", "ci_high")]
+    return table.assign(**{name: table[name].astype("string").fillna("") for name in names})
 
 
 def _read_numbers(path: Path) -> list[list[str]]:
@@ -267,27 +272,13 @@ def _read_numbers(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def _read_summary(path: Path) -> pd.DataFrame:
-    summary = pd.read_parquet(path)
-    needed = {"method", "metric", "variant", "group", "n", "n_flagged", "mean", "std", "ci_low", "ci_high"}
-    if lacking := needed - set(summary.columns):
-        raise ValueError(f"lacks the columns {', '.join(sorted(lacking))}")
-    names = [c for c in summary.columns if c not in ("n", "n_flagged", "mean", "std", "ci_low", "ci_high")]
-    summary[names] = summary[names].astype("string").fillna("")
-    return summary
-
-
-def _count_images(path: Path) -> int:
-    return int(pc.count_distinct(pq.read_table(path, columns=["image_id"])["image_id"]).as_py())
-
-
 # --- what a chapter says ---------------------------------------------------------------------------------------------
 
 
-def _chapter(title: str, runs: list[Run]) -> Chapter:
+def _chapter(title: str, runs: list[RunPage]) -> Chapter:
     claims = [{**claim, "run": run.title} for run in runs for claim in run.claims or []]
-    found = Counter(claim["verdict"] for claim in claims)
-    counts = {verdict: found[verdict] for verdict in (*VERDICTS, *(v for v in found if v not in VERDICTS))}
+    verdicts = Counter(claim["verdict"] for claim in claims)
+    counts = {verdict: verdicts[verdict] for verdict in (*VERDICTS, *(v for v in verdicts if v not in VERDICTS))}
     columns, rows, n_rows, filters = _summary_rows([run.summary for run in runs if run.summary is not None])
     figures = [figure for run in runs for figure in _figures(run)]
     deviations: dict[str, list[str]] = {}
@@ -312,8 +303,7 @@ def _summary_rows(
     table["low"] = table[["ci_low", "mean"]].min(axis=1).groupby(shared).transform("min")
     table["high"] = table[["ci_high", "mean"]].max(axis=1).groupby(shared).transform("max")
     n_rows = len(table)
-    table = table.assign(later=~whole, last=table["method"] == IMAGE_LEVEL)
-    table = table.sort_values(["later", "last"], kind="stable").head(MAX_ROWS)
+    table = table.assign(later=~whole).sort_values("later", kind="stable").head(MAX_ROWS)
     columns = ["method", *keys, "score", *(name for name in ("view", "group") if table[name].nunique() > 1)]
     filters = {name: list(dict.fromkeys(table[name])) for name in columns}
     rows: list[dict[str, Any]] = table[
@@ -324,7 +314,7 @@ def _summary_rows(
     return columns, rows, n_rows, {k: v for k, v in filters.items() if len(v) > 1}
 
 
-def _figures(run: Run) -> list[Figure]:
+def _figures(run: RunPage) -> list[Figure]:
     folder = run.path / "figures"
     stems = sorted({p.stem for p in folder.glob("*") if p.suffix in (".png", ".svg")}) if folder.is_dir() else []
     figures = []
@@ -334,9 +324,13 @@ def _figures(run: Run) -> list[Figure]:
         kind = "image/svg+xml" if picture.suffix == ".svg" else "image/png"
         uri = f"data:{kind};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
         figure = Figure(stem.replace("_", " "), run.title, uri, f"figures/{stem}.csv")
-        if numbers := _read(folder / f"{stem}.csv", _read_numbers, run.notes):
-            figure.header, *rows = numbers
+        try:
+            figure.header, *rows = _read_numbers(folder / f"{stem}.csv")
             figure.rows, figure.n_rows = rows[:MAX_FIGURE_ROWS], len(rows)
+        except FileNotFoundError:
+            run.notes.append(f"figures/{stem}.csv is missing.")
+        except (OSError, ValueError, csv.Error) as fault:
+            run.notes.append(f"figures/{stem}.csv cannot be read ({type(fault).__name__}: {fault}).")
         figures.append(figure)
     return figures
 
@@ -392,8 +386,8 @@ def margin(claim: dict[str, str]) -> Markup:
     """A claim's measured margin with its interval, the published one hollow, and a line at zero."""
     measured = _floats(claim["measured"], claim["ci_low"], claim["ci_high"])
     published = _floats(claim["published"])
-    known = [x for x in (0.0, *measured, *published) if math.isfinite(x)]
-    return _draw(measured, min(known), max(known), published[0], zero=True)
+    points = [x for x in (0.0, *measured, *published) if math.isfinite(x)]
+    return _draw(measured, min(points), max(points), published[0], zero=True)
 
 
 def _floats(*items: Any) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import krippendorff
 import numpy as np
@@ -20,43 +20,8 @@ from salrun.stats.bootstrap import DRAWS, Floats, resamples
 
 Direction = Literal["higher", "lower", "none"]
 
-# For scores without their run: the metrics whose smaller values are better, and those that do not judge a map at all. A
-# run says itself which way its metrics point, and its word goes first.
-LOWER = frozenset(
-    {
-        *("aopc_lerf", "deletion", "pixel_flipping", "average_drop", "local_accuracy", "completeness"),
-        *("max_sensitivity", "avg_sensitivity", "complexity", "effective_complexity", "safl", "smafl", "siou"),
-    }
-)
-NO_DIRECTION = frozenset({"confidence", "map_similarity"})
-TURNED = {"completeness": "complete"}  # a named score that is better the other way
-OPPOSITE: dict[str, Direction] = {"higher": "lower", "lower": "higher", "none": "none"}
-
 CELL = ["experiment", "dataset", "model", "seed"]
-
-
-def direction_of(metric: str, variant: str = "", known: Mapping[str, Direction] | None = None) -> Direction:
-    """Which way a metric points, or one variant (`<config variant>/<score name>`) of it; `known`: what its run says."""
-    known = known or {}
-    parts = [metric, *filter(None, variant.partition(":")[0].split("/"))]
-    names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    if names[0] in known:
-        return known[names[0]]
-    fallback: Direction = "lower" if metric in LOWER else "none" if metric in NO_DIRECTION else "higher"
-    way = next((known[name] for name in names if name in known), fallback)
-    return OPPOSITE[way] if TURNED.get(metric) == parts[-1] else way
-
-
-def directions_in(run: Mapping[str, Any]) -> dict[str, Direction]:
-    """Which way each metric is better, where the run (its run.json) says so: by metric, variant, and score name."""
-    metrics = run.get("metrics")
-    found: dict[str, Direction] = {}
-    for key, m in metrics.items() if isinstance(metrics, dict) else ():
-        if isinstance(m, dict) and "direction" in m:
-            found[key] = m["direction"]
-            found.setdefault(key.split("/")[0], m["direction"])
-            found |= {f"{key}/{name}": OPPOSITE[m["direction"]] for name in m.get("turned", ())}
-    return found
+SERIES = ["metric", "mode", "score", "view"]  # what tells the series of a cell apart
 
 
 def aligned(scores: pd.DataFrame, direction: Direction) -> pd.DataFrame:
@@ -194,21 +159,19 @@ class _Sorter:
 
 
 def wide(scores: pd.DataFrame, nan_to_zero: bool = False) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
-    """Each series of a score table as (its keys, images x methods): one per cell, metric and variant.
+    """Each series of a score table as (its keys: CELL and SERIES, images x methods).
 
-    A variant is `name:view` or `view`. Methods may reach the same metric through different views, so a series is named
-    by `name` alone unless a method then had two scores for one image. Rows of no method ("-") are not series.
+    Methods may reach the same score through different views, so the view of a series is empty unless a method then had
+    two scores for one image.
     """
-    scores = scores[scores["method"] != "-"]
-    name = scores["variant"].astype(str).map(lambda v: v.rpartition(":")[0])
-    table = scores.assign(series=name)
-    one = [*CELL, "metric", "series", "image_id", "method"]
-    clash = table.duplicated(one, keep=False).groupby([table["metric"], table["series"]]).transform("any")
-    table["series"] = table["series"].where(~clash, table["variant"].astype(str))
-    for keys, part in table.groupby([*CELL, "metric", "series"], sort=True, dropna=False, observed=True):
+    one = [*CELL, "metric", "mode", "score"]
+    clash = scores.duplicated([*one, "image_id", "method"], keep=False)
+    clash = clash.groupby([scores[name] for name in ("metric", "mode", "score")]).transform("any")
+    table = scores.assign(view=scores["view"].where(clash, ""))
+    for keys, part in table.groupby([*CELL, *SERIES], sort=True, dropna=False, observed=True):
         matrix = part.pivot(index="image_id", columns="method", values="value").astype(np.float64)
         matrix.columns.name = matrix.index.name = None
-        yield dict(zip([*CELL, "metric", "variant"], keys, strict=True)), matrix.fillna(0.0) if nan_to_zero else matrix
+        yield dict(zip([*CELL, *SERIES], keys, strict=True)), matrix.fillna(0.0) if nan_to_zero else matrix
 
 
 def internal_consistency(series: Mapping[str, tuple[pd.DataFrame, Direction]]) -> pd.DataFrame:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
+from salrun.config.parts import OF_METHOD, entry, method_part
 from salrun.conformance import NotApplicable, apply, examine
 from salrun.conformance.device import DeviceClean, DeviceDirty
 from salrun.conformance.methods import CHECKS, Case
@@ -26,7 +25,6 @@ PROMISED = {
     *("deeplift_rescale", "deeplift_reveal_cancel", "deep_shap", "rise", "lime", "iba"),
     *("grad_cam", "grad_cam_pp", "score_cam", "fake_cam", "edge", "random", "oracle", "all_lit", "captum"),
 }
-RESERVED = ("view", "target", "label")
 # Hyper-parameters that only cost time, wherever a method has them.
 QUICK = {"n_masks": 12, "n_samples": 12, "steps": 6, "copies": 3, "segmentation": "slic", "n_segments": 6}
 MATRIX = [(name, check) for name in NAMES for check in CHECKS]
@@ -37,16 +35,10 @@ def build(name: str) -> Method:
     """The method of conf/methods/<name>.yaml, with fewer samples."""
     if name == "captum":
         pytest.importorskip("captum")
-    config = OmegaConf.merge({"scale": "smoke", "budget": {}}, OmegaConf.load(CONF / f"{name}.yaml"))
-    assert list(config) == ["scale", "budget", name], "one key, the file's own name"
-    options = {key: value for key, value in OmegaConf.to_container(config, resolve=True)[name].items()}
-    module, _, cls = options.pop("_target_").rpartition(".")
-    cls = getattr(import_module(module), cls)
-    assert issubclass(cls, Method)
-    declared = {field.name for field in fields(cls)}
-    assert declared == set(options) - set(RESERVED), "the file lists every parameter"
-    quick = {key: value for key, value in QUICK.items() if key in declared}
-    return cls(**{key: value for key, value in options.items() if key not in RESERVED} | quick)
+    spec = entry("methods", name, scale="smoke").spec
+    declared = {field.name for field in fields(method_part(spec).method)}
+    assert declared == set(spec) - {"_target_", *OF_METHOD}, "the file lists every parameter"
+    return method_part(spec, {key: value for key, value in QUICK.items() if key in declared}).method
 
 
 @pytest.mark.parametrize(("name", "check"), MATRIX, ids=[f"{name}-{check.__name__}" for name, check in MATRIX])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
+from salrun.config.parts import OF_METRIC, entry, metric_parts
 from salrun.conformance import NotApplicable, apply, examine
 from salrun.conformance.metrics import CHECKS, Case
 from salrun.metrics.common import as_plane, scored
@@ -25,7 +24,6 @@ PROMISED = {
     *("average_drop", "average_increase", "average_gain", "local_accuracy", "completeness"),
     *("max_sensitivity", "avg_sensitivity", "sparseness", "complexity", "effective_complexity", "map_similarity"),
 }
-RESERVED = {"view", "variants"}
 # Hyper-parameters that only cost time, wherever a metric has them.
 QUICK = {"levels": [2, 5], "n_pixels": 12, "n_samples": 3, "n_draws": 3, "groups": 6, "n_random": 2, "grid": 6}
 # Definitions that no configuration file selects.
@@ -39,9 +37,7 @@ MORE = {
 
 
 def config(name: str) -> dict:
-    merged = OmegaConf.merge({"scale": "smoke", "budget": {}}, OmegaConf.load(CONF / f"{name}.yaml"))
-    assert list(merged) == ["scale", "budget", name], "one key, the file's own name"
-    return OmegaConf.to_container(merged, resolve=True)[name]  # type: ignore[index, return-value]
+    return entry("metrics", name, scale="smoke").spec
 
 
 def variants(name: str) -> dict[str, dict]:
@@ -49,16 +45,14 @@ def variants(name: str) -> dict[str, dict]:
     options = config(name)
     named = options.get("variants") or {"": {}}
     more = {"+".join(map(str, extra.values())): extra for extra in MORE.get(name, [])}
-    return {variant: {**options, **extra} for variant, extra in {**named, **more}.items()}
+    return {variant: {**options, **extra, "variants": None} for variant, extra in {**named, **more}.items()}
 
 
 def build(options: dict) -> Metric:
-    module, _, cls_name = options["_target_"].rpartition(".")
-    cls = getattr(import_module(module), cls_name)
-    declared = {field.name for field in fields(cls)}
+    plain = metric_parts({**options, "variants": None})[0].metric
+    declared = {field.name for field in fields(plain)}
     quick = {key: value for key, value in QUICK.items() if key in declared}
-    chosen = {key: value for key, value in options.items() if key in declared}
-    return cls(**chosen | quick)
+    return metric_parts({**options, "variants": None}, quick)[0].metric
 
 
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -82,7 +76,7 @@ def test_configuration(name: str) -> None:
     metric = build(options)
     assert metric.source
     declared = {field.name for field in fields(metric)}
-    assert declared == set(options) - RESERVED - {"_target_"}
+    assert declared == set(options) - {"_target_", *OF_METRIC}
     views = {key["view"] for key in (options, *(options.get("variants") or {}).values()) if "view" in key}
     assert views <= {*VIEWS, "method"}
     assert bool(views) != ("raw" in metric.needs)

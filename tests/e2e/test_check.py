@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from salrun import cli
+from salrun.cli import main as cli
 from tests.conformance.test_methods import CHECKS
 
 GOOD = '''
@@ -30,8 +30,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "squared_part.py").write_text(GOOD)
     (tmp_path / "bad_part.py").write_text(BAD)
-    (tmp_path / "empty_part.py").write_text("x = 1\n")
-    (tmp_path / "broken_part.py").write_text("import nothing_of_this_name\n")
     return tmp_path
 
 
@@ -61,22 +59,3 @@ def test_ours_by_name_and_by_class(capsys: pytest.CaptureFixture) -> None:
     said = capsys.readouterr().out
     assert "method edge" in said and "metric sparseness" in said
     assert "not applicable" in said and "it looks at no model" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "salrun check needs"),
-        (["gradeint"], "did you mean gradient"),
-        (["nowhere.py"], "nowhere.py is not there"),
-        (["empty_part.py"], "defines no dataclass"),
-        (["broken_part.py"], "nothing_of_this_name"),
-        (["nothing_of_this_name:X"], "cannot import nothing_of_this_name"),
-        (["salrun.methods.gradient:Gradeint"], "did you mean Gradient"),
-        (["squared_part.py", "scael=2"], "methods.squared.scael"),
-        (["squared_part.py", "scale=much"], "methods.squared.scale must be float"),
-    ],
-)
-def test_a_mistake_is_one_line(here: Path, words: list[str], told: str, capsys: pytest.CaptureFixture) -> None:
-    assert cli.run(["check", *words]) == 2
-    assert told in capsys.readouterr().err

@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from salrun.report import write_joint_report, write_report
+from salrun.results.run import Run
 from tests.fake_run import METHODS, make_run
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install selenium)")
@@ -146,7 +147,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plane[:, :, :32], plane[:, :, 32:] = 0.5, -0.5
     plane[1] *= 4  # the largest of the method, for the shared scale
     plane[2, :, :32] = np.nan
-    save_file({"plane": plane}, folder / "maps" / "gradient.safetensors")
+    save_file({"plane": plane, "scale": np.ones(40, np.float32)}, folder / "maps" / "gradient.safetensors")
     return folder
 
 
@@ -219,16 +220,17 @@ def test_gallery_filters(browser: Browser, report: Path, scores: pd.DataFrame) -
 
 def test_worst_first(browser: Browser, report: Path, scores: pd.DataFrame) -> None:
     browser.gallery(report)
+    metrics = [o.text for o in browser.all("[name=metric] option")]
+    browser.choose("metric", str(metrics.index("pafl")))
     options = [o.text for o in browser.all("[name=order] option")]
     assert options == ["as in the data", "worst first (lowest)", "best first (highest)"]
     browser.choose("order", "up")
-    maps = scores[scores["method"] != "-"]
+    maps = scores
     pafl = maps[maps["metric"] == "pafl"]
     by_image = pafl.groupby("image_id")["value"].mean().sort_values(kind="stable")
     assert [h.text for h in browser.all(".card h4")] == list(by_image.index)
     assert browser.count() == "40 images, 240 maps; pafl: worst first (lowest)."
 
-    metrics = [o.text for o in browser.all("[name=metric] option")]
     browser.choose("metric", str(metrics.index("safl")))
     options = [o.text for o in browser.all("[name=order] option")]
     assert options == ["as in the data", "best first (lowest)", "worst first (highest)"]
@@ -249,7 +251,8 @@ def test_scores_stand_under_the_maps(browser: Browser, report: Path, scores: pd.
     lines = browser.one(GRADIENT).text.split("\n")
     one = scores[(scores["image_id"] == "test-00000") & (scores["method"] == "gradient")]
     assert lines == ["gradient", "test-00000", *(f"{r.metric} {r.value:.3f}" for r in one.itertuples())]
-    confidence = scores.loc[(scores["image_id"] == "test-00000") & (scores["method"] == "-"), "value"].item()
+    images = Run(report.parent).images.set_index("image_id")
+    confidence = images.loc["test-00000", "confidence"]
     assert f"confidence {confidence:.3f}" in browser.one(".card header").text
     assert browser.js(
         "return document.querySelectorAll('.card')[3].querySelector('[data-method=\"4\"]').textContent"
@@ -348,7 +351,7 @@ def test_everything_has_a_name_for_a_screen_reader(browser: Browser, report: Pat
     controls = browser.all("select, input, nav a, th button, .methods button, button.tile[data-image='0']")
     assert len(controls) > 30
     assert [c.get_attribute("outerHTML") for c in controls if c.is_displayed() and not c.accessible_name] == []
-    assert browser.one(GRADIENT).accessible_name.startswith("gradient test-00000 pafl")
+    assert browser.one(GRADIENT).accessible_name.startswith("gradient test-00000 deletion")
     assert browser.one("[name=contrast]").accessible_name == "Contrast"
     assert browser.one(".count").aria_role == "status"
     assert {s.aria_role for s in browser.all("section[aria-labelledby]")} == {"region"}

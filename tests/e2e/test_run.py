@@ -18,8 +18,20 @@ from tests.conftest import command_env
 
 METHODS = "methods=[smerf/gradient,smerf/input_x_gradient,smerf/random,smerf/edge,smerf/oracle,smerf/all_lit]"
 SMOKE = ("+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", METHODS)
-SCORES = ["experiment", "dataset", "model", "seed", "scale", "group", "image_id", "label", "prediction", "target"]
-SCORES += ["method", "metric", "variant", "value", "flag"]
+SCORES = [
+    "cell",
+    "experiment",
+    "dataset",
+    "model",
+    "seed",
+    "scale",
+    "group",
+    "image_id",
+    "label",
+    "prediction",
+    "target",
+]
+SCORES += ["method", "metric", "mode", "score", "view", "value", "flag"]
 COMMAND = str(Path(sys.executable).with_name("salrun"))
 
 
@@ -51,12 +63,14 @@ def test_the_output_contract(finished: Path) -> None:
         "report.html",
         "tables/summary.csv",
         "tables/model.csv",
+        "tables/cells.csv",
+        "tables/images.parquet",
     ):
         assert (run / name).exists(), name
     scores = pd.read_parquet(run / "tables" / "scores.parquet")
     assert list(scores.columns) == SCORES
     assert scores["image_id"].dtype == scores["group"].dtype and scores["group"].nunique() == 12
-    assert set(scores["variant"]) >= {"code:gray", "paper:abs_sum"}
+    assert set(zip(scores["mode"], scores["view"], strict=True)) >= {("code", "gray"), ("paper", "abs_sum")}
     summary = pd.read_parquet(run / "tables" / "summary.parquet")
     assert list(summary.columns)[-6:] == ["n", "n_flagged", "mean", "std", "ci_low", "ci_high"]
     facts = json.loads((run / "run.json").read_text())
@@ -74,13 +88,11 @@ def test_the_output_contract(finished: Path) -> None:
 def test_the_controls_reach_their_ceilings(finished: Path) -> None:
     """Oracle and all_lit through the whole pipeline give the known ceilings (Box1 alone: PAFL .686, PIOU .82)."""
     scores = pd.read_parquet(latest(finished) / "tables" / "scores.parquet")
-    cell = scores[(scores["group"] == "7") & (scores["method"] == "oracle") & scores["variant"].str.startswith("code")]
+    cell = scores[(scores["group"] == "7") & (scores["method"] == "oracle") & (scores["mode"] == "code")]
     means = cell.groupby("metric")["value"].mean()
     assert means["pafl"] == pytest.approx(0.686, abs=0.02)
     assert means["piou"] == pytest.approx(0.82, abs=0.02)
-    paper = scores[
-        (scores["method"] == "oracle") & (scores["metric"] == "pafl") & scores["variant"].str.startswith("paper")
-    ]
+    paper = scores[(scores["method"] == "oracle") & (scores["metric"] == "pafl") & (scores["mode"] == "paper")]
     assert paper["value"].dropna().min() > 0.99
 
 
@@ -245,7 +257,7 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path)
     done = subprocess.run([COMMAND, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     scores = pd.read_parquet(latest(tmp_path, "mine") / "tables" / "scores.parquet")
-    assert set(scores["method"]) == {"-", "centre_bias", "gradient"} and set(scores["group"]) == {"2", "3"}
+    assert set(scores["method"]) == {"centre_bias", "gradient"} and set(scores["group"]) == {"2", "3"}
     assert "UNVERIFIED" in done.stdout or "accuracy" in done.stdout
     target = ["+methods.blob={_target_: my_part.CentreBias, width: 3.0}"]
     again = subprocess.run(
@@ -301,9 +313,9 @@ def test_the_named_example_has_every_row(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     run = latest(tmp_path, "smerf_complex_cr2")
     scores = pd.read_parquet(run / "tables" / "scores.parquet")
-    assert scores["method"].nunique() == 1 + 19
-    assert set(scores["metric"]) == {"confidence", "pafl", "safl", "pmafl", "smafl", "piou", "siou"}
-    assert set(scores["variant"].str.partition(":")[0]) == {"-", "code", "paper"}
+    assert scores["method"].nunique() == 19
+    assert set(scores["metric"]) == {"pafl", "safl", "pmafl", "smafl", "piou", "siou"}
+    assert set(scores["mode"]) == {"code", "paper"} and set(scores["score"]) == {""}
     facts = json.loads((run / "run.json").read_text())
     assert facts["problems"] == [] and facts["models"]["model"]["source"] == "shipped"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -13,13 +12,18 @@ import venv
 import zipfile
 from pathlib import Path, PurePosixPath
 
-import pandas as pd
 import pytest
 
+from salrun.results.run import Run
 from tests.conftest import ROOT, command_env
 
 MOST = 80 << 20  # bytes
-STRAY = ("papers/smerf/checkpoints/.half.0.state", "papers/smerf/checkpoints/run.log", "datasets/glyphs/.A.pgm.tmp")
+STRAY = (
+    "salrun/papers/smerf/checkpoints/.half.0.state",
+    "salrun/papers/smerf/checkpoints/run.log",
+    "salrun/datasets/glyphs/.A.pgm.tmp",
+    "conf/methods/.rise.yaml.tmp",
+)
 KINDS = {".py", ".typed", ".yaml", ".json", ".safetensors", ".csv", ".pgm", ".html", ".css", ".js", ".j2"}
 
 
@@ -30,12 +34,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     litter = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", "*.tmp")
-    for name in ("salrun", "conf"):
+    for name in ("salrun", "hydra_plugins", "conf"):
         shutil.copytree(ROOT / name, source / name, ignore=litter)
     for name in STRAY:
-        (source / "salrun" / name).write_bytes(b"litter")
+        (source / name).write_bytes(b"litter")
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(source)]
-    if importlib.util.find_spec("setuptools"):
+    if importlib.util.find_spec("hatchling"):
         words.append("--no-build-isolation")
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -47,7 +51,7 @@ def shipped(folder: str, *patterns: str) -> set[str]:
     """Files of the checkout that the wheel must have, by their names in it."""
     files = {p for pattern in patterns for p in (ROOT / folder).rglob(pattern)}
     names = {p.relative_to(ROOT).as_posix() for p in files if not any(s.startswith(".") for s in p.parts)}
-    return {name if name.startswith("salrun/") else f"salrun/{name}" for name in names}
+    return {name if name.startswith(("salrun/", "hydra_plugins/")) else f"salrun/{name}" for name in names}
 
 
 def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
@@ -57,6 +61,7 @@ def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
     assert wheel.stat().st_size < MOST
     wanted = {
         "code": shipped("salrun", "*.py", "py.typed"),
+        "launchers": shipped("hydra_plugins", "*.py"),
         "configs": shipped("conf", "*.yaml"),
         "glyphs": shipped("salrun/datasets/glyphs", "*"),
         "checkpoints": shipped("salrun/papers", "checkpoints/*.safetensors", "checkpoints/*.json"),
@@ -87,11 +92,10 @@ def test_it_runs_in_a_new_environment_from_another_folder(wheel: Path, tmp_path:
     words = ["+experiment=smerf_complex_cr2", "scale=smoke", "device=cpu", "dataset.n_per_bucket=1"]
     done = subprocess.run([str(home / "bin" / "salrun"), *words], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    run = folder / "outputs" / "smerf_complex_cr2" / "latest"
-    facts = json.loads((run / "run.json").read_text())
-    assert facts["status"] == "done" and facts["problems"] == []
-    assert facts["models"]["model"]["source"] == "shipped" and facts["commit"] is None
-    assert pd.read_parquet(run / "tables" / "scores.parquet")["method"].nunique() == 1 + 19
-    where = "import salrun, salrun.registry; print(salrun.__file__); print(salrun.registry.conf_dir())"
+    run = Run(folder / "outputs" / "smerf_complex_cr2" / "latest")
+    assert run.done and run.facts["problems"] == [] and run.facts["commit"] is None
+    assert list(run.cells["source"]) == ["shipped"]
+    assert run.scores["method"].nunique() == 19
+    where = "import salrun, salrun.config.catalogue; print(salrun.__file__); print(salrun.config.catalogue.conf_dir())"
     said = subprocess.run([str(python), "-c", where], cwd=folder, env=env, capture_output=True, text=True).stdout
     assert all(line.startswith(os.path.realpath(packages)) for line in said.split()), said

@@ -15,32 +15,15 @@ from salrun.methods.deeplift import DeepLiftRescale, DeepSHAP
 from salrun.methods.guided import DeconvNet, GuidedBackprop
 from salrun.methods.lrp import LRP
 from salrun.models.classifier import Classifier
-from salrun.rng import Draws
-from salrun.types import Fitted, Method
+from salrun.types import Method
+from tests import toys
+from tests.toys import shaken
 
-TARGET = torch.tensor([1, 0, 2])
-
-
-def rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+TARGET = toys.targets(3)
 
 
-def shaken(net: nn.Module) -> nn.Module:
-    """Random parameters of a sensible size, batch norms with statistics of random images."""
-    generator = torch.Generator().manual_seed(3)
-    net = net.double()
-    with torch.no_grad():
-        for module in net.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                module.weight.normal_(0, (2 / module.weight[0].numel()) ** 0.5, generator=generator)
-                if module.bias is not None:
-                    module.bias.normal_(0, 0.05, generator=generator)
-            if isinstance(module, nn.BatchNorm2d):
-                module.momentum = 1.0
-                module.bias.normal_(0, 0.2, generator=generator)
-        if any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
-            net.train()(rand(6, 3, 32, 32, seed=9))
-    return net.eval()
+def rand(n: int, size: int = 32, seed: int = 0) -> Tensor:
+    return toys.images(n, size, seed=seed) * 2 - 1
 
 
 class Small(nn.Module):
@@ -65,7 +48,7 @@ def averaging() -> nn.Module:
 
 
 def resnet18() -> nn.Module:
-    return shaken(torchvision.models.resnet18(weights=None, num_classes=3))
+    return shaken(torchvision.models.resnet18(weights=None, num_classes=3), 3, rand(6, seed=9))
 
 
 def vgg16() -> nn.Module:
@@ -83,8 +66,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {"small": small, "resnet18": resnet18
 
 
 def ours(method: Method, net: nn.Module, x: Tensor, target: Tensor = TARGET, **fitted: object) -> Tensor:
-    model = Classifier(net).double().eval()
-    return method(model, x, target[: len(x)], Draws.of(0, [str(b) for b in range(len(x))]), Fitted(**fitted))
+    return toys.run(method, Classifier(net).double().eval(), x, target[: len(x)], **fitted)
 
 
 def agree(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
@@ -101,7 +83,7 @@ def agree(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
 def test_captum_guided(name: str, method: Method, peer: str) -> None:
     """To 1e-9, on nets whose ReLUs are modules (torchvision's ResNet reuses them: these hooks can)."""
     attr = pytest.importorskip("captum.attr")
-    net, x = NETS[name](), rand(1, 3, 32, 32)
+    net, x = NETS[name](), rand(1)
     found = ours(method, net, x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,7 +94,7 @@ def test_captum_guided(name: str, method: Method, peer: str) -> None:
 def test_captum_deeplift() -> None:
     """To 1e-9 where Captum is right: every module used once, no in-place ReLU, no max-pooling."""
     attr = pytest.importorskip("captum.attr")
-    net, x = averaging(), rand(3, 3, 32, 32)
+    net, x = averaging(), rand(3)
     found = ours(DeepLiftRescale(), net, x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -122,7 +104,7 @@ def test_captum_deeplift() -> None:
 
 def test_captum_deeplift_shap() -> None:
     attr = pytest.importorskip("captum.attr")
-    net, x, background = averaging(), rand(3, 3, 32, 32), rand(4, 3, 32, 32, seed=1)
+    net, x, background = averaging(), rand(3), rand(4, seed=1)
     found = ours(DeepSHAP(), net, x, background=background)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -135,7 +117,7 @@ def test_captum_lrp() -> None:
     attr = pytest.importorskip("captum.attr")
     from captum.attr._utils.lrp_rules import EpsilonRule
 
-    net, x = small(), rand(3, 3, 32, 32)
+    net, x = small(), rand(3)
     found = ours(LRP(epsilon=0.05), net, x)
     for module in net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
@@ -155,7 +137,7 @@ def test_captum_deeplift_errs_on_max_pooling() -> None:
             parameter.fill_(float(parameter.dim() > 1))
     x, reference = (torch.tensor(v).double().view(1, 1, 2, 2) for v in ([-2.0, 2, -1, 0], [1.0, -2, -3, -1]))
     model = Classifier(net).double().eval()
-    found = DeepSHAP()(model, x, torch.tensor([0]), Draws.of(0, ["0"]), Fitted(background=reference))
+    found = toys.run(DeepSHAP(), model, x, torch.tensor([0]), background=reference)
     torch.testing.assert_close(found.flatten(), torch.tensor([0.0, 1.0, 0.0, 0.0]).double())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -179,7 +161,7 @@ class Reused(nn.Module):
 def test_captum_deeplift_errs_on_a_reused_relu() -> None:
     """The same function written with one ReLU module: Captum's hooks mix the two places up, or refuse; ours do not."""
     attr = pytest.importorskip("captum.attr")
-    x, apart, reused = rand(3, 3, 8, 8), shaken(Reused(True)), shaken(Reused(False))
+    x, apart, reused = rand(3, 8), shaken(Reused(True)), shaken(Reused(False))
     torch.testing.assert_close(apart(x), reused(x))
     agree(ours(DeepLiftRescale(), reused, x), ours(DeepLiftRescale(), apart, x), 1e-12)
     with warnings.catch_warnings():
@@ -198,8 +180,9 @@ def test_captum_deeplift_on_torchvision(name: str) -> None:
     """Ours is complete. Captum's refuses (overlapping max-pooling, reused ReLUs), or its sum misses the gain."""
     attr = pytest.importorskip("captum.attr")
     size = 64 if name == "alexnet" else 32
-    net = vgg16() if name == "vgg16" else shaken(getattr(torchvision.models, name)(weights=None, num_classes=3))
-    x = rand(1, 3, size, size)
+    net = getattr(torchvision.models, name)
+    net = vgg16() if name == "vgg16" else shaken(net(weights=None, num_classes=3), 3, rand(6, size, seed=9))
+    x = rand(1, size)
     with torch.no_grad():
         gain = (net(x) - net(torch.zeros_like(x)))[:, TARGET[0]]
     torch.testing.assert_close(ours(DeepLiftRescale(), net, x).sum((1, 2, 3)), gain, rtol=1e-6, atol=1e-7)
@@ -220,7 +203,7 @@ def test_captum_guided_backprop_misses_functional_relus() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(torch.relu(self.b(nn.functional.relu(self.a(x)))).flatten(1))
 
-    x, functional, modules = rand(3, 3, 8, 8), shaken(Functional(True)), shaken(Reused(True))
+    x, functional, modules = rand(3, 8), shaken(Functional(True)), shaken(Reused(True))
     agree(ours(GuidedBackprop(), functional, x), ours(GuidedBackprop(), modules, x), 1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -280,7 +263,7 @@ ZENNIT: dict[str, Method] = {
 def test_zennit(rule: str, name: str) -> None:
     """To 1e-6: zennit adds its stabiliser (1e-12 here) everywhere, we ours at exact zero only."""
     pytest.importorskip("zennit")
-    net, x = NETS[name](), rand(1, 3, 32, 32)
+    net, x = NETS[name](), rand(1)
     target = net(x).argmax(1)
     assert net(x).amax() > 0  # where Deep Taylor starts from zero there is nothing to compare
     expected = zennit_relevance(net, x, target, zennit_composite(rule, []))
@@ -299,7 +282,7 @@ def test_zennit_resnet18(rule: str) -> None:
     from zennit.layer import Sum
     from zennit.torchvision import ResNetCanonizer
 
-    net, x = resnet18(), rand(2, 3, 32, 32)
+    net, x = resnet18(), rand(2)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eps = 1e-12
@@ -315,7 +298,7 @@ def test_zennit_resnet18(rule: str) -> None:
 def test_shap_deep_explainer() -> None:
     """To 1e-9: logits, 4 references, max-pooling by the same rule (windows apart: shap's unpooling cannot overlap)."""
     shap = pytest.importorskip("shap")
-    net, x, background = small(), rand(3, 3, 32, 32), rand(4, 3, 32, 32, seed=1)
+    net, x, background = small(), rand(3), rand(4, seed=1)
     found = ours(DeepSHAP(), net, x, background=background)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -328,7 +311,7 @@ def test_shap_errs_on_overlapping_max_pooling() -> None:
     """shap puts a window's share back by unpooling, where windows that share a winner overwrite each other."""
     shap = pytest.importorskip("shap")
     net = shaken(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(64, 3)))
-    x, background = rand(3, 3, 8, 8), rand(2, 3, 8, 8, seed=1)
+    x, background = rand(3, 8), rand(2, 8, seed=1)
     with torch.no_grad():
         gain = net(x).gather(1, TARGET.view(-1, 1)).squeeze(1) - net(background).mean(0)[TARGET]
     found = ours(DeepSHAP(), net, x, background=background)

@@ -3,19 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from salrun.methods.lime import LIME
 from salrun.methods.rise import draw_masks
-from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted
-
-
-def network():
-    torch.manual_seed(3)
-    module = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 23 * 31, 4))
-    return Classifier(module, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)).eval().double()
+from tests.toys import classifier, network
 
 
 def picture():
@@ -41,7 +34,7 @@ def test_lime_package(hide):
     """The package's own segmentation, perturbation, kernel and regression, fed with the same random bits."""
     explainer_class = pytest.importorskip("lime.lime_image").LimeImageExplainer
     base_class = pytest.importorskip("lime.lime_base").LimeBase
-    model, image, rng = network(), picture(), Draws.of(4, ["a"])
+    model, image, rng = classifier(network((48, 64), stride=2)), picture(), Draws.of(4, ["a"])
     method = LIME(n_samples=60, positive_part=False, hide=hide, hide_value=0.2)
     x = torch.from_numpy(image).permute(2, 0, 1)[None]
     plane = method(model, x, torch.tensor([2]), rng, Fitted())[0, 0]

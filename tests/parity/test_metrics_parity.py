@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,8 @@ from salrun.metrics.axiom import Completeness
 from salrun.metrics.complexity import Complexity, EffectiveComplexity, Sparseness
 from salrun.metrics.localisation import AFL, IOU, PointingGame
 from salrun.metrics.robustness import Sensitivity
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
 from salrun.types import PRIMARY, UNDEFINED, Scene
+from tests import toys
 
 MAPS = np.random.default_rng(0).standard_normal((8, 1, 12, 12))
 MAPS[1] = np.maximum(MAPS[1], 0)  # many exact zeros
@@ -23,12 +24,9 @@ MAPS[4] = MAPS[4] ** 9  # some values below the threshold of effective complexit
 
 
 def scene_of(n: int, masks: np.ndarray | None = None) -> Scene:
-    nothing = torch.zeros(n, dtype=torch.int64)
     named = {} if masks is None else {"object": torch.tensor(masks).bool()}
     roles = {name: torch.full((n,), PRIMARY, dtype=torch.int8) for name in named}
-    x = torch.zeros(n, 1, 12, 12)
-    rng = Draws.of(0, [str(i) for i in range(n)])
-    return Scene(Classifier(nn.Flatten()), x, nothing, nothing, rng, named, roles)
+    return toys.scene(torch.zeros(n, 1, 12, 12), masks=named, roles=roles)
 
 
 def test_complexity_family_is_quantus_on_single_images():
@@ -92,11 +90,8 @@ def test_pointing_game_is_quantus(masks):
 @pytest.mark.parametrize("radius", [0.02, 0.2])
 def test_max_sensitivity_is_captums_given_the_same_neighbours(radius):
     captum_metrics = pytest.importorskip("captum.metrics")
-    generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 3)).double()
-    x = torch.rand(4, 3, 6, 6, generator=generator, dtype=torch.float64)
-    target = torch.tensor([0, 1, 2, 0])
-    model = Classifier(net, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)).double()
+    x, target, model = toys.images(4, 6), toys.targets(4), toys.classifier(net)
 
     def gradient(z: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
@@ -110,8 +105,7 @@ def test_max_sensitivity_is_captums_given_the_same_neighbours(radius):
         neighbours.append(model.normalise(image))
         return gradient(model.normalise(image))
 
-    rng = Draws.of(0, list("abcd"))
-    scene = Scene(model, x, target, target, rng, explain=explain)
+    scene = Scene(model, x, target, target, toys.draws(4), explain=explain)
     ours = Sensitivity(n_draws=7, radius=radius)(gradient(model.normalise(x)), scene)
     theirs = captum_metrics.sensitivity_max(
         lambda z: (gradient(z[0]),) if isinstance(z, tuple) else gradient(z),
@@ -139,10 +133,8 @@ def test_quantus_completeness_is_never_true_and_ours_is():
     assert quantus_completeness_is_never_true() == [False] * 6
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False)).double()
     nn.init.constant_(net[1].weight, 0.5)
-    x = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    nothing = torch.zeros(6, dtype=torch.int64)
-    scene = Scene(Classifier(net).double(), x, nothing, nothing, Draws.of(0, list("abcdef")))
-    assert Completeness()(0.5 * x, scene)["complete"].value.tolist() == [1.0] * 6
+    x = toys.images(6, 4, 1)
+    assert Completeness()(0.5 * x, toys.scene(x, net))["complete"].value.tolist() == [1.0] * 6
 
 
 def test_quantus_complexity_changes_its_input_and_ours_do_not():
@@ -165,6 +157,5 @@ def test_zero_maps_are_flagged_where_peers_are_silent():
     assert captum_sensitivity_of_a_zero_map() == pytest.approx(2.0)
     zero = torch.zeros(1, 1, 12, 12)
     assert Complexity()(zero, scene_of(1)).flag.tolist() == [UNDEFINED]
-    scene = scene_of(1)
-    scene = Scene(scene.model, scene.x, scene.y, scene.target, scene.rng, explain=torch.ones_like)
+    scene = replace(scene_of(1), explain=torch.ones_like)
     assert Sensitivity(n_draws=3)(zero, scene).flag.tolist() == [UNDEFINED]

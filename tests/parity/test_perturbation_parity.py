@@ -19,9 +19,10 @@ from salrun.metrics.faithfulness import Faithfulness
 from salrun.metrics.insertion import PixelFlipping
 from salrun.metrics.monotonicity import Monotonicity
 from salrun.models.classifier import Classifier
-from salrun.models.randomise import execution_order
+from salrun.models.randomised import execution_order
 from salrun.rng import Draws
 from salrun.types import Scene, Score
+from tests.toys import draws, network
 
 quantus = pytest.importorskip("quantus")
 
@@ -39,17 +40,11 @@ class Backwards(nn.Module):
         return self.out(torch.relu(self.hidden(z.flatten(1))))
 
 
-def network() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)).eval()
-
-
 def setting(batch: int = 4) -> tuple[Scene, Tensor]:
-    rng = Draws.of(3, [str(i) for i in range(batch)])
+    rng = draws(batch, seed=3)
     x = rng.uniform("x", (1, 8, 8))
     x[:, 0, 0, 0] = 0.0  # Quantus' black is the darkest pixel
-    model = Classifier(network())
+    model = Classifier(network(channels=1, padding=1))
     target = model(x).argmax(1)
     return Scene(model=model, x=x, y=target, target=target, rng=rng), rng.uniform("plane", (1, 8, 8)) - 0.3
 

@@ -10,12 +10,9 @@ from scipy import stats
 from salrun.stats.bootstrap import mean_interval, percentile_interval
 from salrun.stats.ranks import compare_methods, sign_flip, wilcoxon
 from salrun.stats.reliability import alpha_draws, alpha_of_counts, inter_method, rankings, spearman_draws
+from tests.toys import rng
 
 krippendorff = pytest.importorskip("krippendorff")
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])

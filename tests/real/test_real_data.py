@@ -17,8 +17,7 @@ from salrun.datasets.mnist_tasks import MnistHalves, MnistShapes
 from salrun.datasets.pairs import Pairs
 from salrun.datasets.tinyimagenet import TinyImageNet
 from salrun.errors import SalrunError
-from salrun.models.efficientnet_lite import EfficientNetLite0
-from salrun.models.torchvision import TorchvisionModel
+from salrun.models.pretrained import EfficientNetLite0, TorchvisionModel
 from salrun.types import PRIMARY
 
 pytestmark = pytest.mark.real_data

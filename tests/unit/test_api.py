@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import salrun
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
-from salrun.models.layers import find_layers
-from salrun.models.torchvision import layers_of
+from salrun.models.layers import find_layers, layers_of
 from salrun.types import Metric, Scene, Score
 
 X = torch.rand(2, 3, 12, 16, generator=torch.Generator().manual_seed(0))

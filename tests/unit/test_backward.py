@@ -21,33 +21,14 @@ from salrun.methods.guided import DeconvNet, GuidedBackprop
 from salrun.methods.lrp import LRP
 from salrun.methods.relevance import alpha_beta_rule
 from salrun.models.classifier import Classifier
-from salrun.rng import Draws
-from salrun.types import Fitted, Method
+from salrun.types import Method
 from tests import slow_relevance as slow
-
-MEAN, STD = (0.4, 0.5, 0.3), (0.2, 0.25, 0.3)
-
-
-def rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests import toys
+from tests.toys import MEAN, STD, shaken
 
 
-def shaken(net: nn.Module, seed: int = 0) -> nn.Module:
-    """Random parameters of a sensible size and batch-norm statistics away from (0, 1), in float64, for evaluation."""
-    generator = torch.Generator().manual_seed(seed)
-    net = net.double().eval()
-    with torch.no_grad():
-        for module in net.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                module.weight.normal_(0, (2 / module.weight[0].numel()) ** 0.5, generator=generator)
-                if module.bias is not None:
-                    module.bias.normal_(0, 0.1, generator=generator)
-            if isinstance(module, (nn.BatchNorm2d, nn.BatchNorm1d)):
-                module.weight.uniform_(0.5, 1.5, generator=generator)
-                module.bias.normal_(0, 0.2, generator=generator)
-                module.running_mean.normal_(0, 0.2, generator=generator)
-                module.running_var.uniform_(0.5, 1.5, generator=generator)
-    return net
+def rand(n: int, channels: int, *size: int, seed: int = 0) -> Tensor:
+    return toys.images(n, size, channels, seed)
 
 
 def classifier(net: nn.Module, seed: int = 0, plain: bool = False) -> Classifier:
@@ -55,8 +36,7 @@ def classifier(net: nn.Module, seed: int = 0, plain: bool = False) -> Classifier
 
 
 def run(method: Method, model: Classifier, x: Tensor, target: Tensor | None = None, **fitted: object) -> Tensor:
-    target = torch.arange(len(x)) % 2 if target is None else target
-    return method(model, x, target, Draws.of(0, [str(b) for b in range(len(x))]), Fitted(**fitted))
+    return toys.run(method, model, x, torch.arange(len(x)) % 2 if target is None else target, **fitted)
 
 
 def logit(model: Classifier, x: Tensor) -> Tensor:
@@ -469,27 +449,12 @@ ARCHITECTURES = {
 
 def zoo(name: str, dtype: torch.dtype = torch.float64) -> Classifier:
     """Random weights, and batch-norm statistics of random images, so that activations neither die nor explode."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(1)
-        if name == "vgg16":  # the two dense layers of 4096 units are most of its weights; the shape is what matters
-            net = torchvision.models.vgg16(weights=None, init_weights=False)
-            net.classifier = nn.Sequential(nn.Linear(25088, 16), nn.ReLU(True), nn.Dropout(), nn.Linear(16, 5))
-        else:
-            net = getattr(torchvision.models, name)(weights=None, num_classes=5)
-    with torch.no_grad():
-        for module in net.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                if name in ("alexnet", "vgg16"):
-                    module.weight.normal_(0, (2 / module.weight[0].numel()) ** 0.5, generator=generator)
-                if module.bias is not None:
-                    module.bias.normal_(0, 0.05, generator=generator)
-            if isinstance(module, nn.BatchNorm2d):
-                module.momentum = 1.0
-                module.bias.normal_(0, 0.2, generator=generator)
-        if any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
-            net.train()(torch.rand(8, 3, 64, 64, generator=generator))
-    return Classifier(net.to(dtype).eval(), MEAN, STD, name=name).to(dtype).eval()
+    if name == "vgg16":  # the two dense layers of 4096 units are most of its weights; the shape is what matters
+        net = torchvision.models.vgg16(weights=None, init_weights=False)
+        net.classifier = nn.Sequential(nn.Linear(25088, 16), nn.ReLU(True), nn.Dropout(), nn.Linear(16, 5))
+    else:
+        net = getattr(torchvision.models, name)(weights=None, num_classes=5)
+    return toys.classifier(shaken(net, 1, toys.images(8, 64)), dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -657,10 +622,10 @@ def test_output_must_be_logits() -> None:
 
 def test_parameters_are_checked() -> None:
     cases: list[tuple[Callable[[], Method], str]] = [
-        (lambda: LRP(epsilon=-1.0), "epsilon of lrp"),
+        (lambda: LRP(epsilon=-1.0), "epsilon of LRP"),
         (lambda: LRP(alpha=1.0, beta=1.0), "alpha and beta of lrp"),
         (lambda: DeepTaylor(low=1.0, high=0.0), "low of deep_taylor"),
-        (lambda: DeepSHAP(n_references=0), "n_references of deep_shap"),
+        (lambda: DeepSHAP(n_references=0), "n_references of DeepSHAP"),
     ]
     for make, message in cases:
         with pytest.raises(SalrunError, match=message):

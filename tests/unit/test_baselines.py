@@ -7,21 +7,19 @@ import torch
 from salrun.errors import SalrunError
 from salrun.methods.baselines import AllLit, Edge, Oracle, Random
 from salrun.models.classifier import Classifier
-from salrun.rng import Draws
-from salrun.types import NEUTRAL, PRIMARY, SECONDARY, Fitted
+from salrun.types import NEUTRAL, PRIMARY, SECONDARY
+from tests import toys
 
 B = 4
-RNG = Draws.of(0, [f"i{b}" for b in range(B)])
 MODEL = Classifier(torch.nn.Identity())
-TARGET = torch.zeros(B, dtype=torch.long)
 
 
 def images(channels=3):
-    return torch.rand(B, channels, 9, 11, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return toys.images(B, (9, 11), channels)
 
 
-def run(method, x, **fitted):
-    return method(MODEL, x, TARGET, RNG, Fitted(**fitted))
+def run(method, x, **given):
+    return toys.run(method, MODEL, x, **given)
 
 
 @pytest.mark.parametrize(("kernel", "gain"), [("sobel3", 8), ("sobel5", 128)])
@@ -89,7 +87,7 @@ def test_random_is_uniform_and_by_image():
     assert abs(raw.var() - 1 / 12) < 0.002
     correlation = torch.corrcoef(raw.reshape(B * 3, -1)) - torch.eye(B * 3)
     assert correlation.abs().max() < 0.07
-    other = Random()(MODEL, x, TARGET, Draws(1, RNG.key), Fitted())
+    other = run(Random(), x, rng=toys.draws(B, seed=1))
     assert (other != raw).float().mean() > 0.99
 
 

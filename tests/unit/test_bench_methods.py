@@ -1,22 +1,18 @@
 """The bench runs end to end on a tiny network and writes a table one can read."""
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.toys import script
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_methods.py"
 
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_methods", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return script("bench_methods")
 
 
 def test_quick_run_writes_csv_and_markdown(bench, tmp_path):

@@ -6,10 +6,7 @@ import pytest
 from salrun.errors import SalrunError
 from salrun.stats import bootstrap
 from salrun.stats.bootstrap import mean_draws, mean_interval, percentile_error, percentile_interval, resamples
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
+from tests.toys import rng
 
 
 def all_counts(n, draws, seed=0):

@@ -8,31 +8,20 @@ from torch.nn import functional as F
 from salrun.errors import SalrunError
 from salrun.methods.cam import FakeCAM, GradCAM, GradCAMPlusPlus, ScoreCAM
 from salrun.methods.gradient import Gradient
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
 from salrun.types import Fitted
+from tests.toys import classifier, close, draws, images, run, seeded, targets
 
 B, K, CLASSES = 3, 5, 4
-TARGET = torch.tensor([3, 0, 1])
-RNG = Draws.of(0, ["a", "b", "c"])
+TARGET, RNG = targets(B), draws(B)
 VARIANTS = ("gradcam_lib", "official", "probability_softmax")
 
 
-def images():
-    return torch.rand(B, 3, 8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-
-
 def net():
-    with torch.random.fork_rng([]):
-        torch.manual_seed(1)
+    def build():
         features = nn.Sequential(nn.Conv2d(3, K, 3, 2), nn.ReLU())
-        module = nn.Sequential(features, nn.Flatten(), nn.Linear(K * 9, 16), nn.Tanh(), nn.Linear(16, CLASSES))
-    return Classifier(module, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3), {"cam": "0"}, "net").double().eval()
+        return nn.Sequential(features, nn.Flatten(), nn.Linear(K * 9, 16), nn.Tanh(), nn.Linear(16, CLASSES))
 
-
-def run(method, model, x, target=TARGET, **fitted):
-    model.forget()
-    return method(model, x, target, RNG, Fitted(**fitted))
+    return classifier(seeded(build, 1), cam="0")
 
 
 def layer_gradient(model, x):
@@ -48,10 +37,6 @@ def layer_gradient(model, x):
 
 def up(plane):
     return F.interpolate(plane[None, None], size=(8, 8), mode="bilinear", align_corners=False)[0]
-
-
-def close(found, expected, tolerance=1e-12):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("order", ["relu_then_resize", "resize_then_relu"])
@@ -194,7 +179,7 @@ def test_layers(method):
 
 
 def test_bad_eps():
-    with pytest.raises(SalrunError, match="eps of grad_cam_pp"):
+    with pytest.raises(SalrunError, match="eps of GradCAMPlusPlus"):
         GradCAMPlusPlus(eps=0.0)
 
 

@@ -9,30 +9,21 @@ from torch import nn
 
 from salrun.errors import SalrunError
 from salrun.methods.captum import Captum, Function, attributions
-from salrun.models.classifier import Classifier
 from salrun.rng import Draws
-from salrun.types import Fitted
+from tests import toys
+from tests.toys import draws, images, targets
 
 captum = pytest.importorskip("captum")
 
-B = 3
-TARGET = torch.tensor([1, 0, 2])
-RNG = Draws.of(0, ["a", "b", "c"])
-
-
-def images(n=B):
-    return torch.rand(n, 3, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+B, TARGET, RNG = 3, targets(3), draws(3)
 
 
 def net():
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
-    return Classifier(module, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3), {"cam": "1"}, "net").double().eval()
+    return toys.classifier(toys.network(stride=2), cam="1")
 
 
-def run(method, model=None, x=None, target=TARGET, rng=RNG, **fitted):
-    return method(model or net(), images() if x is None else x, target, rng, Fitted(**fitted))
+def run(method, model=None, x=None, target=TARGET, **given):
+    return toys.run(method, model or net(), images() if x is None else x, target, **given)
 
 
 @pytest.mark.parametrize("space", ["norm", "raw"])

@@ -1,5 +1,7 @@
 """What makes a claim hold, fail or stay open."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,18 +9,17 @@ import pytest
 from salrun.errors import SalrunError
 from salrun.papers.claims import (
     COLUMNS,
+    Basis,
     Claim,
     Evidence,
     Margin,
-    NotTestable,
     claim,
     claims_of,
-    estimate_and_draws,
     evaluate_claims,
     measure,
     parts,
-    pick,
 )
+from salrun.papers.evidence import NotTestable, estimate_and_draws, pick
 
 
 def evidence(images=100, draws=2_000, **margins):
@@ -27,16 +28,17 @@ def evidence(images=100, draws=2_000, **margins):
     noise = rng.normal(size=(draws, len(margins)))
     centre, spread = (np.array([m[k] for m in margins.values()]) for k in (0, 1))
     columns = pd.Index(list(margins), name="part")
-    return Evidence({"t": estimate_and_draws(centre, centre + spread * noise, columns)}, images)
+    tables = {"t": estimate_and_draws(centre, centre + spread * noise, columns)}
+    return Evidence(tables, {"t": Basis(images), "other": Basis(7, 2, "of two models")})
 
 
 def exact(**margins):
     return Evidence({"t": estimate_and_draws(list(margins.values()), None, pd.Index(list(margins), name="part"))})
 
 
-ALL = Claim("A", "p", "all parts are positive", lambda e: e["t"])
-ANY = Claim("B", "p", "some part is positive", lambda e: e["t"], any_of=True)
-TEXT = Claim("C", "p", "said in words", lambda e: e["t"], text=True)
+ALL = Claim("A", "p", "all parts are positive", lambda e: e["t"], reads="t")
+ANY = Claim("B", "p", "some part is positive", lambda e: e["t"], any_of=True, reads="t")
+TEXT = Claim("C", "p", "said in words", lambda e: e["t"], text=True, reads="t")
 
 
 def row(a_claim, found, published=None):
@@ -116,7 +118,7 @@ def test_text_claims_have_no_published_number():
 
 
 def test_a_claim_without_its_tables_is_not_testable():
-    found = row(TEXT, Evidence({}, 5))
+    found = row(TEXT, Evidence())
     assert found["verdict"] == "not testable here"
     assert found["reason"] == "needs the table 't'"
     assert found["holds"] == ""
@@ -124,7 +126,7 @@ def test_a_claim_without_its_tables_is_not_testable():
     assert row(TEXT, evidence(a=(np.nan, 1.0)))["reason"] == "undefined for a"
 
 
-def test_an_untestable_published_table_is_a_mistake_of_the_room():
+def test_an_untestable_published_table_is_a_mistake_of_the_paper():
     with pytest.raises(SalrunError, match="'A' of 'p' is not marked as text"):
         row(ALL, evidence(a=(1.0, 0.1)), Evidence())
 
@@ -140,6 +142,23 @@ def test_three_seeds_make_the_interval_theirs():
     assert row(TEXT, close[:2])["holds"] == "uncertain"
     assert "images of 2 models" in row(TEXT, close[:2])["reason"]
     assert "CI over 100 images of one model" in row(TEXT, close[:1])["reason"]
+
+
+def test_the_basis_of_what_a_claim_reads_is_told():
+    other = replace(TEXT, reads="other")
+    assert row(other, evidence(a=(1.0, 0.1)))["reason"].endswith("CI over 7 images of 2 models; of two models")
+    few = [evidence(a=(1.0, 0.1), images=n) for n in (100, 40)]
+    assert "CI over 40 images of 2 models" in row(TEXT, few)["reason"]  # what the smaller of two models rests on
+    assert "CI over 0 images of one model" in row(replace(TEXT, reads=None), few[:1])["reason"]
+
+
+def test_evidence_may_say_more_than_tables_do():
+    class Own(Evidence):
+        def basis(self, reads):
+            return Basis(reads.stop, 3, "measured")
+
+    found = row(replace(TEXT, reads=slice(5)), Own(evidence(a=(1.0, 0.1)).tables))
+    assert found["reason"].endswith("CI over 5 images of 3 models; measured")
 
 
 def test_a_claim_may_bring_its_own_interval():
@@ -159,7 +178,7 @@ def test_a_claim_may_bring_its_own_interval():
 def test_a_claim_that_rests_on_no_run_has_no_interval_and_says_so(basis, said, seeds):
     for result in (Margin(0.5), exact(a=0.5, b=0.7)["t"]):
         fixed = Claim("F", "p", "s", lambda e, result=result: result, text=True, basis=basis)
-        found = row(fixed, [Evidence({}, 7)] * seeds)
+        found = row(fixed, [Evidence()] * seeds)
         assert found["verdict"] == "reproduced"
         assert pd.isna(found["ci_low"]) and pd.isna(found["ci_high"])
         assert said in found["reason"]
@@ -169,7 +188,7 @@ def test_a_claim_that_rests_on_no_run_has_no_interval_and_says_so(basis, said, s
 
 def test_an_unknown_basis_is_refused():
     with pytest.raises(SalrunError, match="basis must be one of configuration, toy maps, got 'dreams'"):
-        claim("F", "test_room", "s", basis="dreams")
+        claim("F", "test_paper", "s", basis="dreams")
 
 
 def test_pick_names_what_is_missing():
@@ -189,18 +208,18 @@ def test_parts_join_under_names():
 
 
 def test_registry_keeps_order_and_refuses_collisions():
-    @claim("Z2", "test_room", "second")
+    @claim("Z2", "test_paper", "second")
     def _(e):
         return e["t"]
 
-    @claim("Z1", "test_room", "first", any_of=True, text=True)
+    @claim("Z1", "test_paper", "first", any_of=True, text=True, reads="t")
     def _(e):
         return e["t"]
 
-    assert [c.id for c in claims_of("test_room")] == ["Z2", "Z1"]
-    assert claims_of("test_room")[1].any_of
+    assert [c.id for c in claims_of("test_paper")] == ["Z2", "Z1"]
+    assert claims_of("test_paper")[1].any_of and claims_of("test_paper")[1].reads == "t"
     with pytest.raises(SalrunError, match="defined twice"):
-        claim("Z1", "test_room", "again")(np.mean)
+        claim("Z1", "test_paper", "again")(np.mean)
     assert claims_of("nobody") == []
 
 

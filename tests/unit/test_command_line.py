@@ -1,71 +1,66 @@
-"""Slips on the command line that were once taken silently, or answered by something other than one clear line."""
+"""The command line: what is read of it, what is meant and works, and what stays Hydra's. Mistakes: test_mistakes.py."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
-from salrun import cli
-from salrun.build import check
-from salrun.composing import check_command, compose_config, split_command
+from salrun.cli import main as cli
+from salrun.cli.verbs import VERBS
+from salrun.config.catalogue import conf_dir
+from salrun.config.check import check
+from salrun.config.command import read_command
+from salrun.config.compose import check_command, compose_config, composed_run
+from salrun.config.settings import ALL, GROUPS, SETTINGS, Settings, own_settings
+from salrun.config.signatures import parameters
 from salrun.errors import SalrunError
-from salrun.signatures import parameters
+from salrun.pipeline import job
 
 SMERF = "+experiment=smerf_simple_fr"
 BASE = [SMERF, "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
-TEXTBOX = ["dataset=textbox", "model=smerf_simple", "methods=[gradient]"]
-
-SLIPS = [
-    ([SMERF, "+scael=smoke"], "unknown key 'scael' in '+scael=smoke'; did you mean scale"),
-    ([SMERF, "++scael=smoke"], "unknown key 'scael' in '++scael=smoke'; did you mean scale"),
-    ([SMERF, "+seeed=3"], "unknown key 'seeed' in '+seeed=3'; did you mean seed"),
-    ([SMERF, "+modl.arch.width=32"], "unknown key 'modl' in '+modl.arch.width=32'; did you mean model"),
-    ([SMERF, "+hydrax=3"], "unknown key 'hydrax' in '+hydrax=3'"),
-    (["+experimant=smerf_simple_fr"], "unknown key 'experimant' in '+experimant=smerf_simple_fr'; did you mean experi"),
-    (["+experimant=smerf_simple_fr", "background=noise", "arch=vgg16"], "did you mean experiment"),
-    (["-m", SMERF, "+seeed=1,2"], "unknown key 'seeed' in '+seeed=1'"),
-    ([*BASE, "metrics.pafl.view=max_abs"], "metrics.pafl.view has no effect: each variant sets its own; use "),
-    ([*BASE, "metrics.pafl.mode=code"], "use metrics.pafl.variants.<name>.mode (variants: code, paper)"),
-    ([*BASE, "++metrics.pafl.view=rubbish"], "metrics.pafl.view has no effect"),
-    ([*BASE, "metrics.pafl={view: max_abs}"], "metrics.pafl.view has no effect"),
-    ([SMERF, "methods=[smerf/gradient,gradient]"], "'smerf/gradient' and 'gradient' are both called 'gradient'"),
-    ([SMERF, "methods=[smerf/gradient,yona/gradient]"], "-m 'methods=[smerf/gradient],[yona/gradient]'"),
-    ([SMERF, "metrics=[sparseness,zhang/sparseness]"], "'sparseness' and 'zhang/sparseness' are both called"),
-    ([SMERF, "methods=[gradient,gradient]"], "'gradient' is in the list twice"),
-    ([SMERF, "paper=smurf"], "unknown paper 'smurf'; did you mean smerf"),
-    ([SMERF, "paper=__pycache__"], "unknown paper '__pycache__'; known: null, smerf, "),
-    ([SMERF, "seed=0,1"], "'seed=0,1' is a sweep: add -m"),
-    ([SMERF, "seed=range(0,3)"], "'seed=range(0,3)' is a sweep: add -m"),
-    ([SMERF, "methods=gradient,rise"], "write 'methods=[gradient,rise]'"),
-    (TEXTBOX, "needs a reasoning: add reasoning=<name> (salrun list reasoning)"),
-    ([SMERF, "model=torchvision"], f"unknown key 'model.training': {SMERF} sets it, and model=torchvision does not"),
-    ([SMERF, "dataset=cifar10"], f"unknown key 'dataset.reasoning': {SMERF} sets it, and dataset=cifar10 does not"),
-    ([SMERF, "--multrun", "seed=0,1"], "unknown flag '--multrun'; did you mean --multirun"),
-    ([SMERF, "--multi", "seed=0,1"], "unknown flag '--multi'; did you mean --multirun"),
-    ([SMERF, "-5"], "unknown flag '-5'"),
-    ([SMERF, "--cfg", "jb"], "--cfg/-c: invalid choice: 'jb'"),
-    ([SMERF, "--cfg"], "--cfg/-c: expected one argument"),
-    ([*BASE, "plan=true", "hydra.run.dir=afile/x"], "cannot make the folder afile/x: Not a directory; choose another"),
-    (
-        [*BASE, "plan=true", "hydra.run.dir=afile"],
-        "cannot make the folder afile: File exists; choose another by hydra.",
-    ),
-    ([*BASE, "plan=true", "hydra.run.dir=/proc/x"], "cannot make the folder /proc/x: No such file or directory"),
-    (["-m", *BASE, "seed=0,1", "hydra.sweep.dir=afile/x"], "cannot make the folder afile/x: Not a directory"),
-]
 
 
-@pytest.mark.parametrize(("words", "told"), SLIPS, ids=lambda v: " ".join(v)[-40:] if isinstance(v, list) else None)
-def test_a_slip_is_one_line(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SALRUN_CACHE", str(tmp_path / "store"))
-    (tmp_path / "afile").touch()
-    assert cli.run(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("salrun: ") and told in line
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_config_yaml_has_the_settings_that_are_declared() -> None:
+    written = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    groups = {name for entry in written.pop("defaults") if isinstance(entry, dict) for name in entry}
+    assert set(GROUPS) == {name for name in groups if not name.startswith("override")}
+    del written["hydra"]
+    declared = Settings()
+    assert set(written) == set(SETTINGS) - set(GROUPS)
+    for name, value in written.items():
+        folder = name in ("data_root", "cache_dir")  # read from the environment
+        assert getattr(declared, name) in value if folder else getattr(declared, name) == value, name
+    assert all(f.metadata["about"] for f in fields(Settings))
+
+
+def test_the_help_has_every_setting_and_every_verb() -> None:
+    lines = [line.split() for line in cli.help_text().splitlines()]
+    assert {name for name in SETTINGS if name not in GROUPS} | set(VERBS) <= {words[0] for words in lines if words}
+
+
+def test_what_deviates_from_a_paper_is_declared() -> None:
+    deviating = {name for name, declared in ALL.items() if declared.metadata["deviates"]}
+    assert deviating == set("methods metrics dataset model budget target others reading choices".split())
+    words = [SMERF, "scale=laptop", "seed=1", "background=noise", "target=label", "+methods.rise.n_masks=3", "~model.x"]
+    assert own_settings([*words, "name=dataset=3"]) == [
+        f"set on the command line: {word}" for word in ("target=label", "methods.rise.n_masks=3", "model.x")
+    ]
+
+
+# -- what is meant ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,60 +83,46 @@ def test_a_slip_is_one_line(
     ids=" ".join,
 )
 def test_what_is_meant_still_works(words: list[str]) -> None:
-    check_command([*BASE, *words])
+    composed_run(read_command([*BASE, *words]))
 
 
 def test_a_sweep_of_lists_is_what_the_message_says() -> None:
-    check_command(["-m", SMERF, "methods=[smerf/gradient],[gradient]"])
+    check_command(read_command(["-m", SMERF, "methods=[smerf/gradient],[gradient]"]))
 
 
 def test_keys_and_groups_of_the_users_own_files(tmp_path: Path) -> None:
     for name, text in {
-        "experiment/mine": f"# @package _global_\ndefaults: [/experiment/{SMERF.partition('=')[2]}]\nshade: 3\n",
-        "flavour/sweet": "# @package _global_\nsugar: 1\n",
+        "experiment/mine": "# @package _global_\ndefaults: [smerf_simple_fr]\nshade: 3\nseed: ${shade}\n",
+        "flavour/sweet": "# @package _global_\nsugar: 1\nchunk: ${sugar}\n",
+        "dataset/shaded": "# @package dataset\ndefaults: [mnist]\nseed: ${oc.select:grey,0}\n",
+        "experiment/grey": "# @package _global_\ndefaults: [smerf_simple_fr]\ngrey: 3\n",  # of another data set
         "methods/gradient2": "# @package methods\ngradient2: {_target_: salrun.methods.gradient.Gradient}\n",
     }.items():
         path = tmp_path / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     own = ["--config-dir", str(tmp_path)]
-    check_command([*own, "+experiment=mine", "++shade=4", "+flavour=sweet", "++sugar=2"])
-    check_command([SMERF, "+flavour=sweet", f"hydra.searchpath=[file://{tmp_path}]"])
+    words = [*own, "+experiment=mine", "++shade=4", "+flavour=sweet", "++sugar=2"]
+    config, _ = composed_run(read_command(words))
+    assert (config["seed"], config["chunk"]) == (4, 2)
+    composed_run(read_command([*own, "+experiment=grey"]))
+    composed_run(read_command([SMERF, "+flavour=sweet", f"hydra.searchpath=[file://{tmp_path}]"]))
+    (tmp_path / "second").mkdir()
+    composed_run(read_command([*own, "-cd", str(tmp_path / "second"), "+experiment=mine", "+flavour=sweet"]))
     assert set(compose_config([SMERF, "methods=[gradient,gradient2]"], (tmp_path,)).methods) == {
         "gradient",
         "gradient2",
     }
     with pytest.raises(SalrunError, match="unknown key 'flavor' in .*; did you mean flavour"):
-        check_command([*own, "+experiment=mine", "+flavor=sweet"])
+        check_command(read_command([*own, "+experiment=mine", "+flavor=sweet"]))
 
 
-def test_an_unknown_key_of_the_users_own_file_is_not_the_experiments(tmp_path: Path) -> None:
-    (tmp_path / "methods").mkdir()
-    (tmp_path / "methods" / "mine.yaml").write_text("mine: {_target_: salrun.methods.rise.RISE, n_mask: 3}\n")
-    with pytest.raises(SalrunError, match=r"^unknown key 'methods\.mine\.n_mask'; did you mean n_masks"):
-        check_command(["--config-dir", str(tmp_path), SMERF, "methods=[mine]"])
-
-
-def test_flags_may_stand_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    assert split_command(["a=1", "-m", "b=2", "--cfg", "job", "c=3", "--info", "d=4"]) == (
-        ["a=1", "b=2", "c=3", "d=4"],
-        ["-m", "--cfg", "job", "--info"],
-    )
-    monkeypatch.chdir(tmp_path)
-    assert cli.run([SMERF, "--cfg", "job", "seed=7"]) == 0
-    assert "seed: 7" in capsys.readouterr().out
-
-
-def test_a_files_fault_inside_a_job_is_not_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def raising() -> None:
-        raise FileNotFoundError(2, "No such file or directory", "gone")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "prepare_imports", lambda argv=None: raising() if argv is None else None)
-    with pytest.raises(FileNotFoundError):
-        cli.experiment([*BASE, "plan=true"])
+def test_a_folder_of_any_name_has_configs(tmp_path: Path) -> None:
+    folder = tmp_path / "it's, my [conf]"
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [smerf_simple_fr]\nname: mine\n")
+    config, whole = composed_run(read_command(["--config-dir", str(folder), "+experiment=mine"]))
+    assert config["name"] == "mine" and whole.hydra.runtime.choices.experiment == "mine"
 
 
 def test_a_reasoning_that_is_optional_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +138,120 @@ def test_a_reasoning_that_is_optional_is_not_asked_for(tmp_path: Path, monkeypat
     assert check(compose_config(words))["dataset"]["size"] == 3
 
 
-@pytest.mark.parametrize(("key", "meant"), [("scael", "scale"), ("seeed", "seed"), ("targt", "target")])
-def test_a_misspelt_key_of_a_config_file_is_named(tmp_path: Path, key: str, meant: str) -> None:
-    lines = ["# @package _global_", "defaults:", "  - smerf_simple_fr", "name: mine", f"{key}: 3", "background_note: x"]
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SalrunError, match=f"nothing reads the key '{key}'; did you mean {meant}"):
-        check(compose_config(["+experiment=mine"], (tmp_path,)))
+# -- argv and Hydra ---------------------------------------------------------------------------------------------------
+
+
+def test_argv_is_read_once_and_flags_may_stand_anywhere(tmp_path: Path) -> None:
+    command = read_command(["a=1", "-m", "b=2", "--config-dir", str(tmp_path), "c=3"])
+    assert command.overrides == ("a=1", "b=2", "c=3") and command.folders == (tmp_path,) and command.multirun
+    assert read_command(["a=1", "--info", "b=2"]).overrides == ("a=1", "b=2")
+    assert read_command(["hydra.mode=MULTIRUN", "a=1,2"]).multirun and not read_command(["a=1"]).multirun
+    verb = read_command(["status", "outputs", "-o"], ["status"])
+    assert (verb.verb, verb.words) == ("status", ("outputs", "-o"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    handlers = logging.getLogger().handlers[:]
+    yield tmp_path
+    logging.getLogger().handlers[:] = handlers
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([SMERF, "--cfg", "job", "seed=7"], "seed: 7"),
+        ([SMERF, "--cfg", "job", "--package", "dataset.seed"], "0"),
+        ([SMERF, "--cfg", "hydra", "hydra.run.dir=here"], "dir: here"),
+        (["--info", "searchpath"], "conf"),
+        (["--shell-completion", "install=bash"], "complete"),
+        (["--hydra-help"], "See https://hydra.cc"),
+        (["--version"], "salrun 0."),
+        ([], "experiments (+experiment=...)"),
+        (["help"], "experiments (+experiment=...)"),
+        ([SMERF, "--help"], "experiments (+experiment=...)"),
+        *((([verb, "--help"], f"usage: salrun {verb}")) for verb in VERBS),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else None,
+)
+def test_questions_are_answered(here: Path, words: list[str], told: str, capfd: pytest.CaptureFixture) -> None:
+    assert cli.run(words) == 0
+    assert told in capfd.readouterr().out
+    assert not list(here.iterdir())
+
+
+def performed(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> list[tuple[dict, Path, list[str]]]:
+    """The runs that are asked for, none of which is done; `fault` is what they return."""
+    asked: list[tuple[dict, Path, list[str]]] = []
+
+    def note(config: dict, out: Path, overrides: list[str]) -> Exception | None:
+        asked.append((config | {"SALRUN_TEST": os.environ.get("SALRUN_TEST")}, out, list(overrides)))
+        return fault
+
+    monkeypatch.setattr("salrun.cli.experiment.perform", note)
+    return asked
+
+
+def test_a_single_run_has_what_hydra_makes_of_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = performed(monkeypatch)
+    words = [*BASE, "name=mine", "+hydra.job.env_set.SALRUN_TEST=there", "hydra.job.id=${hydra.job.name}"]
+    assert cli.run(words) == 0
+    ((config, out, overrides),) = asked
+    assert (config["name"], config["SALRUN_TEST"]) == ("mine", "there") and overrides == [*BASE, "name=mine"]
+    assert out.parent == here / "outputs" / "mine" and (here / "outputs" / "mine").is_dir()
+    assert yaml.safe_load((out / ".hydra" / "overrides.yaml").read_text()) == [*BASE, "name=mine"]
+    assert OmegaConf.load(out / ".hydra" / "config.yaml").name == "mine"
+    hydra = OmegaConf.load(out / ".hydra" / "hydra.yaml").hydra
+    assert hydra.mode == "RUN" and hydra.runtime.output_dir == str(out) and hydra.job.id == "salrun"
+    assert cli.run([*BASE, "hydra.run.dir=elsewhere/${scale}", "hydra.output_subdir=null"]) == 0
+    assert asked[-1][1] == here / "elsewhere" / "smoke" and not list((here / "elsewhere" / "smoke").iterdir())
+
+
+def test_the_run_may_be_repeated_from_its_overrides(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "my conf" / "experiment").mkdir(parents=True)
+    (here / "my conf" / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [smerf_simple_fr]\n")
+    asked = performed(monkeypatch)
+    assert cli.run(["--config-dir", "my conf", "+experiment=mine", "seed=3"]) == 0
+    monkeypatch.chdir(here / "my conf")
+    assert cli.run(asked[0][2]) == 0
+    assert asked[1][0] == asked[0][0] and asked[1][2] == asked[0][2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        (SalrunError("no such thing"), 2, "salrun: no such thing"),
+        (FileNotFoundError(2, "No such file or directory", "gone"), 1, "salrun: unexpected FileNotFoundError"),
+        (PermissionError(13, "Permission denied", "closed"), 2, "salrun: closed: Permission denied"),
+    ],
+)
+def test_a_fault_inside_a_run_is_not_the_folders(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    fault: Exception,
+    code: int,
+    told: str,
+) -> None:
+    performed(monkeypatch, fault)
+    assert cli.run([*BASE, "plan=true"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(told)
+
+
+def test_a_fault_is_returned_and_in_the_runs_log(tmp_path: Path) -> None:
+    fault = job.perform({"name": "x"}, tmp_path, [])
+    assert isinstance(fault, KeyError) and "KeyError" in (tmp_path / "run.log").read_text()
+
+
+def test_errors_status_and_help_need_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"status": "done"}))
+    lines = [["--help"], ["status", str(tmp_path)], [SMERF, "seeed=1"], ["list", "methods"], ["collect"], ["check"]]
+    code = (
+        f"import sys; from salrun.cli.main import run; print([run(w) for w in {lines}]); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["[0, 0, 2, 0, 2, 2]", "False"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,23 +14,14 @@ from torch import nn
 
 from salrun.errors import SalrunError
 from salrun.metrics.complexity import Complexity, EffectiveComplexity, Sparseness
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
-from salrun.types import DEGENERATE_MAP, NAN_MAP, OK, UNDEFINED, Scene
+from salrun.types import DEGENERATE_MAP, NAN_MAP, OK, UNDEFINED
+from tests import toys
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-def scene_of(n: int, module: nn.Module | None = None, x: torch.Tensor | None = None, chunk=None) -> Scene:
-    nothing = torch.zeros(n, dtype=torch.int64)
-    x = torch.zeros(n, 3, 4, 4) if x is None else x
-    return Scene(
-        Classifier(module or nn.Flatten()), x, nothing, nothing, Draws.of(0, list(map(str, range(n)))), chunk=chunk
-    )
-
-
 def value(metric, plane) -> float:
-    return metric(plane, scene_of(len(plane))).value[0].item()
+    return metric(plane, toys.scene(len(plane))).value[0].item()
 
 
 def random_planes(seed: int) -> torch.Tensor:
@@ -52,7 +44,7 @@ def test_twins():
     planes = random_planes(0)
     planes[1, 0, :3] = 0
     planes[2] = planes[2].round()
-    scene = scene_of(4)
+    scene = toys.scene(4)
     for metric, slow in (
         (Sparseness(), slow_gini),
         (Complexity(), slow_entropy),
@@ -92,7 +84,7 @@ def test_zero_constant_and_nan_maps():
     planes[0] = 0
     planes[1] = 0.3
     planes[2, 0, 0, 0] = torch.nan
-    scene = scene_of(4)
+    scene = toys.scene(4)
     sparse, entropy, count = (metric(planes, scene) for metric in (Sparseness(), Complexity(), EffectiveComplexity()))
     assert sparse.value[:2].tolist() == pytest.approx([0, 0], abs=1e-12)
     assert entropy.value[0].isnan()
@@ -115,7 +107,7 @@ def test_scale_sign_and_place_do_not_matter(seed, factor):
     shuffled = planes.flatten(2)[:, :, torch.randperm(42, generator=torch.Generator().manual_seed(seed))].view_as(
         planes
     )
-    scene = scene_of(4)
+    scene = toys.scene(4)
     for metric in (Sparseness(), Complexity(), EffectiveComplexity()):
         want = metric(planes, scene).value
         for other in (planes * factor, -planes, shuffled):
@@ -127,7 +119,7 @@ def test_scale_sign_and_place_do_not_matter(seed, factor):
 def test_bounds_and_sharpening(seed, power):
     """A power > 1 makes any map sparser and simpler."""
     planes = random_planes(seed)
-    scene = scene_of(4)
+    scene = toys.scene(4)
     gini, entropy = Sparseness()(planes, scene).value, Complexity()(planes, scene).value
     assert ((gini >= 0) & (gini < 1)).all()
     assert ((entropy >= 0) & (entropy <= math.log(42))).all()
@@ -166,7 +158,7 @@ def test_noise_mask_twin(region, baseline):
     ndimage = pytest.importorskip("scipy.ndimage")
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
     planes = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)).double() + 0.3 * region
-    scene = scene_of(4, Region(region.double(), 12.0), x)
+    scene = toys.scene(x, Region(region.double(), 12.0))
     options = {"definition": "noise_mask", "tolerance": 1e-3, "grid": 16, "search": "sweep"}
     got = EffectiveComplexity(baseline=baseline, n_draws=3, **options)(planes, scene).value
     if baseline == "uniform":
@@ -195,7 +187,7 @@ def test_noise_mask_finds_the_region_the_model_reads(region, search):
     planes -= planes.amin((2, 3), keepdim=True)
     module = Region(region.double(), 20.0)
     metric = EffectiveComplexity(definition="noise_mask", tolerance=1e-6, n_draws=3, grid=64, search=search)
-    scene = scene_of(2, module, x, chunk=1)
+    scene = toys.scene(x, module, chunk=1)
     score = metric(planes, scene)
     assert score.value.tolist() == [8, 64]
     assert score.flag.tolist() == [OK, OK]
@@ -203,12 +195,12 @@ def test_noise_mask_finds_the_region_the_model_reads(region, search):
     module.seen.clear()
     store = {"logits": scene.model(x)}
     module.seen.clear()
-    metric(planes, Scene(scene.model, x, scene.y, scene.target, scene.rng, shared=lambda name, compute: store))
+    metric(planes, replace(scene, x=x, memo={}, shared=lambda name, compute: store))
     assert sum(module.seen) / 2 == metric.passes(scene.model, (3, 8, 8))
 
 
 def test_errors():
-    with pytest.raises(SalrunError, match="EffectiveComplexity: grid must be at least 1, got 0"):
+    with pytest.raises(SalrunError, match="grid of EffectiveComplexity must be at least 1, got 0"):
         EffectiveComplexity(grid=0)
     with pytest.raises(SalrunError, match="Sparseness reads a plane"):
-        Sparseness()(torch.rand(1, 3, 4, 4), scene_of(1))
+        Sparseness()(torch.rand(1, 3, 4, 4), toys.scene(1))

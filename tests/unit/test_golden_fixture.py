@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 import torch
-from omegaconf import OmegaConf
 
+from salrun.config.parts import method_part
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 from tests import fixtures_golden as golden
 
-CONF = Path(__file__).parents[2] / "conf" / "methods"
-
 
 def build(name: str, **options: object) -> Method:
     """The method as conf/methods/smerf/<name>.yaml sets it on top of conf/methods/<name>.yaml."""
-    layers = [OmegaConf.load(CONF / folder / f"{name}.yaml")[name] for folder in (".", "smerf")]
-    config = OmegaConf.create({"scale": "paper", "m": OmegaConf.merge(*layers)})
-    found = dict(OmegaConf.to_container(config, resolve=True)["m"])
-    module, _, cls = found.pop("_target_").rpartition(".")
-    kept = {key: value for key, value in found.items() if key not in ("view", "target", "label")}
-    return getattr(import_module(module), cls)(**(kept | options))
+    return method_part(f"smerf/{name}", options).method
 
 
 def explain(method: Method, target: int = 0) -> torch.Tensor:
@@ -38,8 +28,7 @@ def check(found: float, printed: str) -> None:
 def test_the_network_is_the_one_described() -> None:
     outputs = golden.network()(golden.image())[0]
     at_zero = golden.network()(torch.zeros_like(golden.image()))[0]
-    for found, printed in zip(outputs.tolist(), golden.OUTPUTS, strict=True):
-        check(found, printed)
+    assert outputs.tolist() == pytest.approx([float(printed) for printed in golden.OUTPUTS], rel=2e-5, abs=0)
     check((outputs - at_zero)[0].item(), golden.GAIN)
 
 

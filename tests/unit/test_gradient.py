@@ -16,27 +16,21 @@ from salrun.methods.gradient import (
     SmoothGrad,
     quadrature,
 )
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
 from salrun.types import Fitted
+from tests import toys
+from tests.toys import CLASSES, STD, close, draws, run, targets
 
-MEAN, STD = (0.4, 0.5, 0.3), (0.2, 0.25, 0.3)
-B, CLASSES = 4, 3
-TARGET = torch.tensor([2, 0, 1, 2])
-RNG = Draws.of(3, [f"i{b}" for b in range(B)])
+B = 4
+TARGET, RNG = targets(B), draws(B)
 RULES = ("gauss_legendre", "riemann_left", "riemann_middle", "trapezoid")
 
 
 def images(n=B, size=6):
-    generator = torch.Generator().manual_seed(1)
-    return torch.rand(n, 3, size, size, generator=generator, dtype=torch.float64)
+    return toys.images(n, size)
 
 
 def classifier(*layers, seed=0, **names):
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        net = nn.Sequential(*(layer() for layer in layers))
-    return Classifier(net, MEAN, STD, names).double().eval()
+    return toys.classifier(toys.seeded(lambda: nn.Sequential(*(layer() for layer in layers)), seed), **names)
 
 
 def linear():
@@ -61,15 +55,6 @@ class Squares(nn.Module):
 
     def forward(self, z):
         return z.square().sum((1, 2, 3)).unsqueeze(1) * torch.arange(1, CLASSES + 1, dtype=z.dtype, device=z.device)
-
-
-def run(method, model, x, target=TARGET, rng=RNG, **fitted):
-    model.forget()
-    return method(model, x, target, rng, Fitted(**fitted))
-
-
-def close(found, expected, tolerance=1e-12):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_linear_model_gives_its_weights():
@@ -140,7 +125,7 @@ def test_quadrature(steps):
 
 def test_integrated_gradients_of_squares():
     """int 2 a z da = z, so IG = z^2; from z to 2 z it is 3 z^2; n left steps miss 1/n of the slope."""
-    model, x = Classifier(Squares(), MEAN, STD).double(), images()
+    model, x = toys.classifier(Squares()), images()
     z2 = model.normalise(x).square() * (TARGET + 1).view(-1, 1, 1, 1)
     for rule in ("gauss_legendre", "riemann_middle", "trapezoid"):
         close(run(IntegratedGradients(steps=8, rule=rule), model, x), z2)
@@ -193,7 +178,7 @@ def test_smoothgrad_draws_by_image_and_seed():
     same = torch.zeros(B, dtype=torch.long)
     raw = run(SmoothGrad(n_samples=2), model, x, same)
     assert (raw[0] - raw[1]).abs().max() > 0
-    other = run(SmoothGrad(n_samples=2), model, x, same, Draws(4, RNG.key))
+    other = run(SmoothGrad(n_samples=2), model, x, same, draws(B, seed=4))
     assert (raw - other).abs().max() > 0
 
 
@@ -224,9 +209,9 @@ def test_nan_is_not_lost_in_a_relu():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SmoothGrad(n_samples=0), "n_samples of smoothgrad"),
-        (lambda: SmoothGrad(sigma=-1), "sigma of smoothgrad"),
-        (lambda: IntegratedGradients(steps=0), "steps of integrated_gradients"),
+        (lambda: SmoothGrad(n_samples=0), "n_samples of SmoothGrad"),
+        (lambda: SmoothGrad(sigma=-1), "sigma of SmoothGrad"),
+        (lambda: IntegratedGradients(steps=0), "steps of IntegratedGradients"),
         (lambda: IntegratedGradients(steps=1, rule="trapezoid"), "at least 2"),
     ],
 )

@@ -13,9 +13,9 @@ from torch.nn.utils import parametrizations
 
 from salrun.errors import SalrunError
 from salrun.models import inference
+from salrun.models.architectures import TomsettCNN
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, inference_copy
-from salrun.models.small import TomsettCNN
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

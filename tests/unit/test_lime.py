@@ -11,14 +11,14 @@ from salrun.methods.lime import LIME, weighted_ridge
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted
+from tests import toys
+from tests.toys import classifier, targets
 
 IDS = ("a", "b", "c")
 
 
 def network(channels=3):
-    torch.manual_seed(3)
-    module = nn.Sequential(nn.Conv2d(channels, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 18 * 22, 4))
-    return Classifier(module, (0.4,) * channels, (0.25,) * channels).eval().double()
+    return classifier(toys.network((20, 24), channels), (0.4,) * channels, (0.25,) * channels)
 
 
 def images(channels=3):
@@ -29,7 +29,7 @@ def images(channels=3):
         small = torch.rand(1, channels, 20 // patch, -(-24 // patch), generator=generator, dtype=torch.float64)
         image[:] = small.repeat_interleave(patch, 2).repeat_interleave(patch, 3)[0, :, :20, :24]
     noise = torch.rand(x.shape, generator=generator, dtype=torch.float64)
-    return 0.8 * x + 0.2 * noise, torch.tensor([2, 0, 3])
+    return 0.8 * x + 0.2 * noise, targets(3)
 
 
 def small_slic(**options):

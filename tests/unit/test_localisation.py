@@ -19,6 +19,7 @@ from salrun.metrics.mass import MassShare
 from salrun.rng import Draws
 from salrun.types import DEGENERATE_MAP, FLAGS, NEUTRAL, NO_MASK, OK, PRIMARY, SECONDARY, Fitted, Scene
 from salrun.views import view
+from tests import toys
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 ROLE = {"primary": PRIMARY, "secondary": SECONDARY}
@@ -27,13 +28,8 @@ ROLE = {"primary": PRIMARY, "secondary": SECONDARY}
 def scene_of(masks: dict, roles: dict) -> Scene:
     """A scene of masks only: name -> (B, H, W), name -> role(s)."""
     n, h, w = next(iter(masks.values())).shape
-    nothing = torch.zeros(n, dtype=torch.int64)
-    return Scene(
-        model=None,  # type: ignore[arg-type]
-        x=torch.zeros(n, 3, h, w),
-        y=nothing,
-        target=nothing,
-        rng=Draws.of(0, [str(i) for i in range(n)]),
+    return toys.scene(
+        torch.zeros(n, 3, h, w),
         masks={k: torch.as_tensor(v).bool() for k, v in masks.items()},
         roles={k: torch.as_tensor(v, dtype=torch.int8).expand(n) for k, v in roles.items()},
     )
@@ -377,9 +373,9 @@ def test_constant_map(level):
 
 
 def test_errors():
-    with pytest.raises(SalrunError, match="blur must be odd"):
+    with pytest.raises(SalrunError, match="blur of AFL must be at least 1 and odd, got 4"):
         AFL(blur=4)
-    with pytest.raises(SalrunError, match="tolerance must be at least 0, got -1"):
+    with pytest.raises(SalrunError, match="tolerance of PointingGame must be at least 0, got -1"):
         PointingGame(tolerance=-1)
     scene = scene_of({"a": rectangle(0, 0, 2, 2)}, {"a": PRIMARY})
     with pytest.raises(SalrunError, match=r"reads a plane .* got shape \(1, 3, 64, 64\).*view"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from torch import nn
 
 from salrun.metrics.axiom import Completeness
 from salrun.metrics.masking import AverageDrop, AverageGain, AverageIncrease, LocalAccuracy, log_odds
-from salrun.models.classifier import Classifier
-from salrun.rng import Draws
 from salrun.types import DEGENERATE_MAP, NAN_MAP, OK, SATURATED, UNDEFINED, UNDERFLOW, Scene
 from salrun.views import view
+from tests import toys
+from tests.toys import MEAN, STD
 
 METRICS = (AverageDrop, AverageIncrease, AverageGain, LocalAccuracy)
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -35,12 +36,6 @@ class Counting(nn.Module):
         return self.net(x)
 
 
-def scene_with(module: nn.Module, x: torch.Tensor, target, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), **more) -> Scene:
-    model = Classifier(module, mean[: x.shape[1]], std[: x.shape[1]]).to(x.dtype).eval()
-    target = torch.as_tensor(target)
-    return Scene(model, x, target, target, Draws.of(0, [str(i) for i in range(len(x))]), **more)
-
-
 @pytest.fixture
 def scene() -> Scene:
     generator = torch.Generator().manual_seed(0)
@@ -49,7 +44,7 @@ def scene() -> Scene:
         for p in module.parameters():
             p.copy_(0.15 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
     x = torch.rand(6, 3, 8, 8, generator=generator, dtype=torch.float64)
-    return scene_with(module, x, [0, 1, 2, 3, 4, 0])
+    return toys.scene(x, module, [0, 1, 2, 3, 4, 0], MEAN, STD)
 
 
 @pytest.fixture
@@ -90,7 +85,7 @@ def test_one_masked_pass_serves_all_four(scene, plane):
             store[name] = compute()
         return store[name]
 
-    scene = Scene(scene.model, scene.x, scene.y, scene.target, scene.rng, shared=shared)
+    scene = replace(scene, memo={}, shared=shared)
     for metric in (*METRICS, lambda: AverageGain(clipped=True), lambda: LocalAccuracy(output="logit")):
         metric()(plane, scene)
     assert scene.model.module.seen == [6, 6]  # x, x * m
@@ -103,7 +98,7 @@ def test_one_masked_pass_serves_all_four(scene, plane):
 def test_chunk_bounds_the_forward_passes(scene, plane):
     whole = AverageDrop()(plane, scene).value
     scene.model.module.seen.clear()
-    small = Scene(scene.model, scene.x, scene.y, scene.target, scene.rng, chunk=4)
+    small = replace(scene, memo={}, chunk=4)
     torch.testing.assert_close(AverageDrop()(plane, small).value, whole, atol=1e-12, rtol=0)
     assert scene.model.module.seen == [4, 2, 4, 2]
 
@@ -150,7 +145,7 @@ def one_pixel(shift: float, gain: float, m: float, dtype=torch.float32):
     """An image of ones under a mask whose mean is m (not constant); log-odds go from gain + shift to gain m + shift."""
     x = torch.ones(1, 1, 2, 2, dtype=dtype)
     plane = torch.tensor([m - 0.1, m + 0.1, m, m], dtype=dtype).view(1, 1, 2, 2)
-    return plane, scene_with(Logit(gain, shift), x, [0], mean=(0.0,), std=(1.0,))
+    return plane, toys.scene(x, Logit(gain, shift))
 
 
 def test_saturated_gain_is_exact_and_flagged():
@@ -247,7 +242,7 @@ def test_completeness_of_a_linear_model(baseline):
     """w (x - baseline) sums to the difference of logits; after min-max it does not."""
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(3, 3, 4, 4, generator=generator, dtype=torch.float64)
-    scene = scene_with(Linear(weight, torch.tensor([1.0, -2.0, 0.5])), torch.rand(4, 3, 4, 4).double(), [0, 1, 2, 1])
+    scene = toys.scene(toys.images(4, 4), Linear(weight, torch.tensor([1.0, -2.0, 0.5])), [0, 1, 2, 1], MEAN, STD)
     z = scene.model.normalise(scene.x)
     reference = torch.zeros_like(z) if baseline == "zeros" else scene.model.normalise(torch.zeros_like(z))
     raw = weight[scene.target] * (z - reference)
@@ -263,7 +258,7 @@ def test_completeness_of_a_linear_model(baseline):
 
 
 def test_completeness_residual_by_hand():
-    scene = scene_with(Logit(gain=8.0, shift=1.0), torch.full((2, 1, 2, 2), 0.5), [0, 0], mean=(0.0,), std=(1.0,))
+    scene = toys.scene(torch.full((2, 1, 2, 2), 0.5), Logit(gain=8.0, shift=1.0))
     raw = torch.tensor([[1.0, 1.0, 1.0, 1.1], [2.0, 2.0, 1.0, 1.0]]).view(2, 1, 2, 2)  # dy = 4
     scores = Completeness(tolerance=0.03)(raw, scene)
     assert scores["residual"].value.tolist() == pytest.approx([0.1, 2.0], abs=1e-6)

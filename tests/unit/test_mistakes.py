@@ -1,125 +1,187 @@
-"""What scripts/torture.py found once stays found: mistakes get one line, accidents leave nothing half-done."""
+"""Every mistake a user can type, with what is said of it: one line, exit code 2, nothing computed."""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
-from omegaconf import OmegaConf
 
-from salrun import cli
-from salrun.build import check, instantiate, method_part, metric_parts, view_part
-from salrun.composing import compose_config
+from salrun.cli import main as cli
+from salrun.config.command import Command
 from salrun.errors import SalrunError
-from salrun.models import checkpoint
-from salrun.stages import tiles
-from salrun.store import STAGES, Store
-from salrun.tensorfile import load_state, save_state
 
-BASE = ["+experiment=smerf_simple_fr", "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
+SMERF = "+experiment=smerf_simple_fr"
+BASE = [SMERF, "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
+TEXTBOX = ["dataset=textbox", "model=smerf_simple", "methods=[gradient]"]
+FILES = {  # in the folder where the words are typed
+    "afile": "",
+    "squared_part.py": """
+from dataclasses import dataclass
+from typing import Annotated
+from salrun.ranges import Above
+from salrun.types import Method
+
+@dataclass
+class Squared(Method):
+    scale: Annotated[float, Above(0)] = 1.0
+""",
+    "empty_part.py": "x = 1\n",
+    "broken_part.py": "import nothing_of_this_name\n",
+    "mine/experiment/misspelt.yaml": f"""# @package _global_
+defaults: [{SMERF.partition("=")[2]}]
+name: misspelt
+targt: label
+""",
+    "mine/experiment/note.yaml": f"""# @package _global_
+defaults: [{SMERF.partition("=")[2]}]
+remark: nothing reads this
+""",
+    "mine/methods/masked.yaml": "masked: {_target_: salrun.methods.rise.RISE, n_mask: 3}\n",
+}
+
+MISTAKES: list[tuple[list[str], str]] = [
+    # keys
+    ([SMERF, "seeed=3"], "unknown key 'seeed'; did you mean seed?"),
+    ([SMERF, "seed=x"], "seed must be int"),
+    ([SMERF, "scale=laptp"], "scale must be one of smoke, laptop, paper"),
+    ([SMERF, "methods=[gradent]"], "unknown method 'gradent'"),
+    ([SMERF, "metrics=[pafll]"], "unknown metric 'pafll'"),
+    ([SMERF, "model=smerf_simpel"], "unknown model 'smerf_simpel'"),
+    ([SMERF, "reasoning=simple"], "unknown reasoning 'simple'"),
+    ([SMERF, "methods.gradient.spcae=raw"], "did you mean space"),
+    ([SMERF, "methods.gradient.space=middle"], "methods.gradient.space must be one of norm, raw"),
+    ([SMERF, "methods.rise.n_masks=10"], "'rise' is not selected"),
+    ([SMERF, "+methods.rise.n_masks=10"], "'rise' is not selected"),
+    ([SMERF, "+methods.gradient.stps=10"], "unknown key 'methods.gradient.stps'"),
+    ([SMERF, "dataset.background=blak"], "dataset.background must be one of black, noise, places"),
+    ([SMERF, "dataset.n_per_bucket=many"], "dataset.n_per_bucket must be int"),
+    ([SMERF, "target=guess"], "target must be one of"),
+    ([SMERF, "tile=0"], "tile must be at least 1"),
+    ([SMERF, "shard=4/4"], "shard must be i/n"),
+    ([SMERF, "model.recipe=fats"], "unknown recipe 'fats'"),
+    ([SMERF, "device=quantum"], "device 'quantum' is not available"),
+    ([SMERF, "dataset.n_per_bucket=9999"], "n_per_bucket must be in 1.."),
+    ([SMERF, "methods=[gradient"], "cannot read 'methods=[gradient'"),
+    (["+experiment=smerf_simple_fx"], "did you mean smerf_simple_fr"),
+    (["experiment=smerf_simple_fr"], "write +experiment=smerf_simple_fr"),
+    (["dataset=textbox"], "no model chosen"),
+    (["smerf"], "unknown verb 'smerf'"),
+    (["list", "methodes"], "unknown group 'methodes'"),
+    (["-m", SMERF, "seed=0,one"], "seed must be int"),
+    ([SMERF, "dataset.groups=[99]"], "unknown bucket '99'"),
+    ([SMERF, "~model.layers.cam", "methods=[grad_cam]"], "names no cam layer"),
+    ([SMERF, "+scael=smoke"], "unknown key 'scael' in '+scael=smoke'; did you mean scale"),
+    ([SMERF, "++scael=smoke"], "unknown key 'scael' in '++scael=smoke'; did you mean scale"),
+    ([SMERF, "+seeed=3"], "unknown key 'seeed' in '+seeed=3'; did you mean seed"),
+    ([SMERF, "+modl.arch.width=32"], "unknown key 'modl' in '+modl.arch.width=32'; did you mean model"),
+    ([SMERF, "+hydrax=3"], "unknown key 'hydrax' in '+hydrax=3'"),
+    (["+experimant=smerf_simple_fr"], "unknown key 'experimant' in '+experimant=smerf_simple_fr'; did you mean experi"),
+    (["+experimant=smerf_simple_fr", "background=noise", "arch=vgg16"], "did you mean experiment"),
+    (["-m", SMERF, "+seeed=1,2"], "unknown key 'seeed' in '+seeed=1'"),
+    ([*BASE, "metrics.pafl.view=max_abs"], "metrics.pafl.view has no effect: each variant sets its own; use "),
+    ([*BASE, "metrics.pafl.mode=code"], "use metrics.pafl.variants.<name>.mode (variants: code, paper)"),
+    ([*BASE, "++metrics.pafl.view=rubbish"], "metrics.pafl.view has no effect"),
+    ([*BASE, "metrics.pafl={view: max_abs}"], "metrics.pafl.view has no effect"),
+    ([SMERF, "methods=[smerf/gradient,gradient]"], "'smerf/gradient' and 'gradient' are both called 'gradient'"),
+    ([SMERF, "methods=[smerf/gradient,yona/gradient]"], "-m 'methods=[smerf/gradient],[yona/gradient]'"),
+    ([SMERF, "metrics=[sparseness,zhang/sparseness]"], "'sparseness' and 'zhang/sparseness' are both called"),
+    ([SMERF, "methods=[gradient,gradient]"], "'gradient' is in the list twice"),
+    ([SMERF, "paper=smurf"], "unknown paper 'smurf'; did you mean smerf"),
+    ([SMERF, "paper=__pycache__"], "unknown paper '__pycache__'; known: null, smerf, "),
+    ([SMERF, "seed=0,1"], "'seed=0,1' is a sweep: add -m"),
+    ([SMERF, "seed=range(0,3)"], "'seed=range(0,3)' is a sweep: add -m"),
+    ([SMERF, "methods=gradient,rise"], "write 'methods=[gradient,rise]'"),
+    (TEXTBOX, "needs a reasoning: add reasoning=<name> (salrun list reasoning)"),
+    ([SMERF, "model=torchvision"], f"unknown key 'model.training': {SMERF} sets it, and model=torchvision does not"),
+    ([SMERF, "dataset=cifar10"], f"unknown key 'dataset.reasoning': {SMERF} sets it, and dataset=cifar10 does not"),
+    ([SMERF, "--multrun", "seed=0,1"], "unknown flag '--multrun'; did you mean --multirun"),
+    ([SMERF, "--multi", "seed=0,1"], "unknown flag '--multi'; did you mean --multirun"),
+    ([SMERF, "-5"], "unknown flag '-5'"),
+    ([SMERF, "--cfg", "jb"], "--cfg/-c: invalid choice: 'jb'"),
+    ([SMERF, "--cfg"], "--cfg/-c: expected one argument"),
+    ([*BASE, "plan=true", "hydra.run.dir=afile/x"], "cannot make the folder afile/x: Not a directory; choose another"),
+    (
+        [*BASE, "plan=true", "hydra.run.dir=afile"],
+        "cannot make the folder afile: File exists; choose another by hydra.",
+    ),
+    ([*BASE, "plan=true", "hydra.run.dir=/proc/x"], "cannot make the folder /proc/x: No such file or directory"),
+    (["-m", *BASE, "seed=0,1", "hydra.sweep.dir=afile/x"], "cannot make the folder afile/x: Not a directory"),
+    # files of the users' own
+    (["--config-dir", "mine", "+experiment=misspelt"], "nothing reads the key 'targt'; did you mean target"),
+    (["--config-dir", "mine", "+experiment=note"], "nothing reads the key 'remark'"),
+    (["--config-dir", "mine", SMERF, "methods=[masked]"], "unknown key 'methods.masked.n_mask'; did you mean n_masks"),
+    (["--config-dir", "nowhere", SMERF], "nowhere is not a folder"),
+    # what Hydra chokes on
+    ([*BASE, "dataset=null"], "dataset"),
+    ([*BASE, "methods=3"], "methods"),
+    ([*BASE, "+seed=1"], "seed"),
+    ([*BASE, "hydra.run.dirr=x"], "hydra.run.dirr"),
+    ([SMERF, "-m", "--cfg", "job"], "--multirun and --cfg do not go together"),
+    ([SMERF, "--config-name", "other"], "add files of yours by --config-dir"),
+    # types, choices and ranges of settings and of parts
+    ([SMERF, "fit_images=many"], "fit_images must be int or null, got 'many'"),
+    ([SMERF, "fit_images=0"], "fit_images must be at least 1, got 0"),
+    ([SMERF, "threads=-1"], "threads must be at least 1, got -1"),
+    ([SMERF, "chunk=few"], "chunk must be int or null, got 'few'"),
+    ([SMERF, "keep_maps=some"], "keep_maps must be one of auto, all, none, got 'some'"),
+    ([SMERF, "plan=yes please"], "plan must be bool"),
+    ([SMERF, "shard=3"], "shard must be i/n with 0 <= i < n, e.g. shard=0/4, got '3'"),
+    ([SMERF, "reading=text"], "reading must be one of recommended, paper, code, got 'text'"),
+    ([SMERF, "+methods.gradient.target=guess"], "methods.gradient.target must be one of predicted, label"),
+    ([SMERF, "methods=[rise]", "methods.rise.n_masks=0"], "methods.rise.n_masks must be at least 1, got 0"),
+    ([SMERF, "methods=[rise]", "methods.rise.n_masks=few"], "methods.rise.n_masks must be int, got 'few'"),
+    ([SMERF, "methods=[rise]", "methods.rise.p1=0"], "methods.rise.p1 must be above 0 and at most 1, got 0"),
+    ([SMERF, "methods=[lime]", "methods.lime.ratio=2"], "methods.lime.ratio must be between 0 and 1, got 2"),
+    ([SMERF, "methods=[grad_cam_pp]", "methods.grad_cam_pp.eps=0"], "methods.grad_cam_pp.eps must be above 0, got 0"),
+    ([SMERF, "metrics=[aopc_morf]", "metrics.aopc_morf.levels=[0,9]"], "levels must be at least 1 each, got 0"),
+    ([SMERF, "metrics.pafl.blur=4"], "metrics.pafl.blur must be at least 1 and odd, got 4"),
+    (
+        [SMERF, "+metrics.pafl.variants.code.blur=0"],
+        "metrics.pafl.variants.code.blur must be at least 1 and odd, got 0",
+    ),
+    ([SMERF, "dataset.noise_max=300"], "dataset.noise_max must be between 0 and 255, got 300"),
+    (["+experiment=tomsett_cifar10", "dataset.n_explained=0"], "dataset.n_explained must be at least 1, got 0"),
+    (["+experiment=zhang_transforms", "dataset.transforms.crop=[2]"], "crop must be above 0 and at most 1 each, got 2"),
+    # verbs
+    (["list"], "salrun list takes one group"),
+    (["list", "methods", "metrics"], "salrun list takes one group"),
+    (["status", "nowhere"], "nowhere is not there"),
+    (["status", "--all"], "salrun status: unrecognized arguments: --all"),
+    (["collect"], "salrun collect needs runs: salrun collect"),
+    (["collect", "outputs", "-o"], "-o/--output: expected one argument"),
+    (["report"], "salrun report needs runs"),
+    (["reliability"], "salrun reliability needs runs"),
+    (["reliability", ".", "drws=3"], "unknown setting 'drws' in salrun reliability; did you mean draws"),
+    (["reliability", ".", "draws=0"], "draws must be a number of at least 1, got '0'"),
+    (["cache", "show"], "salrun cache takes nothing or 'clear [STAGE]', got 'show'"),
+    (["cache", "clear", "map"], "unknown stage 'map'"),
+    (["check"], "salrun check needs a file, module:Class or a name"),
+    (["check", "gradeint"], "did you mean gradient"),
+    (["check", "nowhere.py"], "nowhere.py is not there"),
+    (["check", "empty_part.py"], "defines no dataclass"),
+    (["check", "broken_part.py"], "nothing_of_this_name"),
+    (["check", "nothing_of_this_name:X"], "cannot import nothing_of_this_name"),
+    (["check", "salrun.methods.gradient:Gradeint"], "did you mean Gradient"),
+    (["check", "squared_part.py", "scael=2"], "methods.squared.scael"),
+    (["check", "squared_part.py", "scale=much"], "methods.squared.scale must be float"),
+    (["check", "squared_part.py", "scale=0"], "methods.squared.scale must be above 0, got 0"),
+]
 
 
-def test_weights_that_are_there_have_their_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted after the first of the two files, a checkpoint does not exist yet."""
-    written, write = [], checkpoint.write_atomic
-
-    def once(path: Path, data: bytes) -> None:
-        if written:
-            raise KeyboardInterrupt
-        written.append(path)
-        write(path, data)
-
-    monkeypatch.setattr(checkpoint, "write_atomic", once)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save_checkpoint(tmp_path / "m.safetensors", torch.nn.Linear(2, 2), {})
-    assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
-
-
-@pytest.mark.parametrize("text", [b"\x80\x04", b"[1]", b"{", b""])
-def test_a_card_that_is_none_is_named(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "m.json").write_bytes(text)
-    with pytest.raises(SalrunError, match=r"card of checkpoint .*m\.safetensors"):
-        checkpoint.read_card(tmp_path / "m.safetensors")
-
-
-def test_what_is_read_back_is_in_the_order_written(tmp_path: Path) -> None:
-    groups = {"9": 1.0, "10": 0.5, "2": 0.25}
-    save_state(tmp_path / "x.safetensors", {"a": torch.ones(1)}, {"groups": groups})
-    assert list(load_state(tmp_path / "x.safetensors")[1]["groups"]) == list(groups)
-
-
-def test_clearing_touches_nothing_but_the_store(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "store" / "photos").mkdir(parents=True)
-    for stage in STAGES:
-        store.write(stage, "ab12", {"x": torch.ones(1)})
-    for name in ("../thesis", "..", "photos", ""):
-        with pytest.raises(SalrunError, match="unknown stage"):
-            store.clear(name)
-    store.clear("maps")
-    assert not store.has("maps", "ab12") and store.has("scores", "ab12")
-    store.clear()
-    assert (tmp_path / "thesis").exists() and [p.name for p in store.root.iterdir()] == ["photos"]
-
-
-@pytest.mark.parametrize("override", ["dataset=null", "methods=3", "+seed=1"])
-def test_an_override_that_hydra_chokes_on_is_named(override: str) -> None:
-    with pytest.raises(SalrunError) as fault:
-        check(compose_config([*BASE, override]))
-    assert override.lstrip("+").partition("=")[0] in str(fault.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"methods": [1, 2]}, "methods must be a mapping"),
-        ({"metrics": [1]}, "metrics must be a mapping"),
-        ({"others": 3}, "others must be a mapping"),
-        ({"metrics": {"pafl": {"variants": 3}}}, "metrics.pafl.variants must be a mapping"),
-        ({"metrics": {"pafl": {"variants": {"code": 3}}}}, "metrics.pafl.variants.code must be a mapping"),
-        ({"metrics": {"pafl": {"variants": {False: {}}}}}, "metrics.pafl.variants.False: the name .* must be text"),
-        ({"metrics": {"pafl": {"variants": {7: {}}}}}, "metrics.pafl.variants.7: the name .* must be text"),
-    ],
-)
-def test_a_part_of_the_wrong_shape_is_named(changes: dict, told: str) -> None:
-    plain = OmegaConf.to_container(compose_config(BASE))
-    for group, value in changes.items():
-        plain[group] = _merged(plain[group], value)
-    with pytest.raises(SalrunError, match=told):
-        check(OmegaConf.create(plain))
-
-
-def _merged(old: object, new: object) -> object:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old | {key: _merged(old.get(key), value) for key, value in new.items()}
-    return new
-
-
-def test_an_empty_shard_is_named() -> None:
-    assert [tile.index for tile in tiles("abcdefg", 3, (1, 2))] == [1]
-    with pytest.raises(SalrunError, match=r"shard=3/4 is empty: 7 images are 3 tiles of 3"):
-        tiles("abcdefg", 3, (3, 4))
-
-
-def test_what_is_no_method_is_not_called(tmp_path: Path) -> None:
-    spec = {"_target_": "os.mkdir", "path": str(tmp_path / "made")}
-    for part in (method_part, metric_parts):
-        with pytest.raises(SalrunError, match=r"\.mine: os\.mkdir is not a salrun\.types\.Met"):
-            part("mine", spec)
-    assert not (tmp_path / "made").exists()
-
-
-def test_a_constructors_refusal_says_where_in_the_config() -> None:
-    with pytest.raises(SalrunError, match=r"^methods\.mine: .*n_masks"):
-        instantiate({"_target_": "salrun.methods.rise.RISE", "n_masks": -3}, "methods.mine")
-    with pytest.raises(SalrunError, match=r"^methods\.mine\.view: unknown view"):
-        view_part("minmix", "methods.mine.view")
-    with pytest.raises(SalrunError, match=r"^methods\.mine\.view must be the name"):
-        view_part(3, "methods.mine.view")
+@pytest.mark.parametrize(("words", "told"), MISTAKES, ids=lambda v: " ".join(v)[-40:] if isinstance(v, list) else None)
+def test_a_mistake_is_one_line(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SALRUN_CACHE", str(tmp_path / "store"))
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cli.run(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("salrun: ") and told in line
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -134,29 +196,11 @@ def test_a_constructors_refusal_says_where_in_the_config() -> None:
 def test_the_machines_faults_are_one_line(
     fault: Exception, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    def raising(argv: list[str]) -> int:
+    def raising(command: Command) -> int:
         raise fault
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "experiment", raising)
+    monkeypatch.setattr(cli, "act", raising)
     assert cli.run(["+experiment=x"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("salrun: ")
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "message"),
-    [
-        ((3, 24, 24), 10, "'tomsett_cnn' does not take the images of data set 'mine', 3x24x24"),
-        ((1, 32, 32), 10, "'tomsett_cnn' does not take the images of data set 'mine', 1x32x32"),
-        ((3, 32, 32), 3, "'tomsett_cnn' has 10 outputs but data set 'mine' has 3 classes"),
-    ],
-)
-def test_a_model_that_does_not_fit_the_data_is_named(
-    shape: tuple[int, ...], classes: int, message: str, tmp_path: Path
-) -> None:
-    config = compose_config(["dataset=cifar10", "model=tomsett_cnn", "methods=[gradient]"])
-    recipe = instantiate(check(config)["model"], "model")
-    data = SimpleNamespace(name="mine", shape=shape, classes=tuple(map(str, range(classes))))
-    with pytest.raises(SalrunError, match=message):
-        recipe.obtain(data, 0, Store(tmp_path), torch.device("cpu"))

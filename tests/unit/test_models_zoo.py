@@ -15,13 +15,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from salrun.errors import SalrunError
-from salrun.models import efficientnet_lite, pretrained
-from salrun.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0, find_weights, renamed
-from salrun.models.own import OwnModel
+from salrun.models import pretrained
+from salrun.models.architectures import MnistCNN, TomsettCNN, efficientnet_lite0, smerf_alexnet
+from salrun.models.layers import layers_of
+from salrun.models.pretrained import EfficientNetLite0, OwnModel, TorchvisionModel, find_weights, renamed
 from salrun.models.recipe import Obtained
-from salrun.models.small import MnistCNN, TomsettCNN
-from salrun.models.smerf_deep import smerf_alexnet, smerf_vgg16
-from salrun.models.torchvision import FixedNorm, TorchvisionModel, build, finetuned, layers_of, modernised
+from salrun.models.torchvision import FixedNorm, build, finetuned, modernised, smerf_vgg16
 from salrun.models.verification import Verification
 
 
@@ -66,7 +65,7 @@ def test_gradient_x_input_sums_to_the_logit_with_rms_only(bn: str) -> None:
 
 
 def test_rms_norm_learns_its_scale_of_squares() -> None:
-    from salrun.models.small import RmsNorm
+    from salrun.models.architectures import RmsNorm
 
     norm = RmsNorm(2)
     x = (
@@ -444,7 +443,7 @@ def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path, monkeypatch
     torch.save(theirs, path)
     with pytest.raises(SalrunError, match="does not have the sha256"):  # the published file's name, other content
         EfficientNetLite0(root=str(tmp_path)).load()
-    monkeypatch.setattr(efficientnet_lite, "SHA256", None)
+    monkeypatch.setattr(pretrained, "SHA256", None)
     loaded = EfficientNetLite0(root=str(tmp_path)).load()
     x = torch.rand(1, 3, 64, 64)
     with torch.no_grad():

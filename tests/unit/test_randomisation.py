@@ -17,9 +17,9 @@ from salrun.errors import SalrunError
 from salrun.metrics.correlation import average_ranks, pearson, spearman
 from salrun.metrics.randomisation import MapSimilarity, causal_quantity
 from salrun.models.classifier import Classifier
-from salrun.models.randomise import cascade, execution_order, independent, reinitialised
-from salrun.rng import Draws
-from salrun.types import NAN_MAP, OK, UNDEFINED, Scene, Score
+from salrun.models.randomised import cascade, execution_order, independent, reinitialised
+from salrun.types import NAN_MAP, OK, UNDEFINED, Score
+from tests import toys
 
 
 def maps(n: int = 4, size: int = 26, seed: int = 0) -> Tensor:
@@ -29,11 +29,8 @@ def maps(n: int = 4, size: int = 26, seed: int = 0) -> Tensor:
 
 
 def similarity(a: Tensor, b: Tensor, **options: object) -> dict[str, Score]:
-    model = Classifier(nn.Flatten())
-    rng = Draws.of(0, [str(i) for i in range(len(a))])
-    y = torch.zeros(len(a), dtype=torch.int64)
     asked: list[str] = []
-    scene = Scene(model, a, y, y, rng, other_map=lambda name: asked.append(name) or b)  # type: ignore[func-returns-value]
+    scene = toys.scene(a, other_map=lambda name: asked.append(name) or b)  # type: ignore[func-returns-value]
     result = MapSimilarity(other="fresh", **options)(a, scene)  # type: ignore[arg-type]
     assert asked == ["fresh"]
     return result
@@ -128,9 +125,8 @@ def test_maps_too_small_and_unknown_measures_are_refused() -> None:
         similarity(maps(size=6), maps(size=6), measures=["ssim"])
     with pytest.raises(SalrunError, match="spearman"):
         MapSimilarity(measures=["spearmann"])  # type: ignore[list-item]
-    y = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(SalrunError, match="second model"):
-        MapSimilarity()(maps(), Scene(Classifier(nn.Flatten()), maps(), y, y, Draws.of(0, list("abcd"))))
+        MapSimilarity()(maps(), toys.scene(maps()))
 
 
 # Correlations ---------------------------------------------------------------------------------------------------------

@@ -9,10 +9,7 @@ from scipy import stats
 
 from salrun.errors import SalrunError
 from salrun.stats.ranks import compare_methods, holm, kendall_w, rank_stability, rank_table, sign_flip, wilcoxon
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
+from tests.toys import rng
 
 
 def test_holm_by_hand():

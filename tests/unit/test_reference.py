@@ -12,9 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from salrun.registry import names
-from salrun.stats.reliability import direction_of
-from salrun.tables import CURVES, SCORES, SUMMARY
+from salrun.config.catalogue import names
+from salrun.results.tables import CURVES, IMAGES, SCORES, SUMMARY
 from salrun.types import FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +41,7 @@ def exists(test: str) -> bool:
     return (ROOT / "tests" / path).exists() and name.startswith("test_") and name in functions_of(ROOT / "tests" / path)
 
 
-@pytest.mark.parametrize("page", ["methods.md", "metrics.md", "peers.md"])
+@pytest.mark.parametrize("page", ["settings.md", "methods.md", "metrics.md", "peers.md"])
 def test_page_is_what_the_code_says(reference: ModuleType, page: str) -> None:
     written = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert written == reference.PAGES[page](), "run: python scripts/make_reference.py"
@@ -69,12 +68,6 @@ def test_every_test_named_exists(reference: ModuleType) -> None:
     assert not exists("unit/test_reference.py::test_that_is_not_there")
 
 
-def test_directions_agree_with_the_classes(reference: ModuleType) -> None:
-    """What falls on secondary objects is the same measure, read the other way."""
-    for part in reference.parts("metrics"):
-        assert direction_of(part.name) == part.make().direction, part.name
-
-
 def test_links_lead_somewhere() -> None:
     """Every relative link of the pages in docs/."""
     pages = list((ROOT / "docs").glob("*.md"))
@@ -86,7 +79,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_tables_page_knows_every_column() -> None:
     text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-    for column in {*SCORES, *CURVES, *SUMMARY}:
+    for column in {*SCORES, *CURVES, *SUMMARY, *IMAGES}:
         assert f"`{column}`" in text, column
     for flag in FLAGS:
         assert f"`{flag}`" in text, flag

@@ -1,19 +1,19 @@
 """Krippendorff's alpha, correlations and the `reliability` tool."""
 
-import json
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from salrun import cli
+from salrun.cli import main as cli
 from salrun.errors import SalrunError
+from salrun.report.reliability import Scored, read_runs, reliability, reliability_report
+from salrun.results.tables import directions_of
 from salrun.stats.bootstrap import resamples
 from salrun.stats.ranks import kendall_w
 from salrun.stats.reliability import (
@@ -21,8 +21,6 @@ from salrun.stats.reliability import (
     alpha,
     alpha_draws,
     alpha_of_counts,
-    direction_of,
-    directions_in,
     inter_method,
     internal_consistency,
     mean_pairwise,
@@ -30,7 +28,8 @@ from salrun.stats.reliability import (
     spearman_draws,
     wide,
 )
-from salrun.stats.report import read_runs, reliability, reliability_report
+from tests.fake_run import save_run
+from tests.toys import rng
 
 NAN = np.nan
 # Krippendorff's own example (2011): four raters, twelve units, values missing.
@@ -42,10 +41,6 @@ TEXTBOOK = np.array(
         [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
     ]
 )
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def untidy(images, methods, seed=0, ties=5, missing=0.15):
@@ -185,35 +180,37 @@ def test_agreement_with_a_metric_that_is_undecided_is_undefined():
     assert np.isnan(agreement(ranks, ranks * 0 + 2.5)).all()
 
 
-def table(values, metric="aopc_morf", variant="mean_L20:sum", seed=0, views=None, groups="ab"):
+def table(values, metric="aopc_morf", mode="", score="mean_L20", view="sum", seed=0, views=None, groups="ab"):
     """A score table from images x methods."""
     rows = []
     for i, row in enumerate(values):
         for method, value in zip("pqrs", row, strict=False):
-            view = variant if views is None else views[method]
-            rows.append(("e", "d", "m", seed, groups[i % 2], f"{i:03d}", method, metric, view, value))
-    columns = "experiment dataset model seed group image_id method metric variant value"
+            of = view if views is None else views[method]
+            rows.append(("e", "d", "m", seed, groups[i % 2], f"{i:03d}", method, metric, mode, score, of, value))
+    columns = "experiment dataset model seed group image_id method metric mode score view value"
     return pd.DataFrame(rows, columns=columns.split())
 
 
+def scored(scores, direction="higher", confidence=1.0):
+    images = scores[["experiment", "dataset", "model", "seed", "image_id", "group"]].drop_duplicates()
+    named = scores[["metric", "mode", "score"]].drop_duplicates().itertuples(index=False, name=None)
+    return Scored(scores, images.assign(confidence=confidence), {name: direction for name in named})
+
+
 def test_a_series_joins_methods_of_different_views():
-    views = {"p": "mean:sum", "q": "mean:abs", "r": "mean:sum", "s": "mean:sum"}
-    ((keys, matrix),) = wide(table(rng().random((5, 4)), views=views))
-    assert keys["variant"] == "mean"
+    views = {"p": "sum", "q": "abs", "r": "sum", "s": "sum"}
+    ((keys, matrix),) = wide(table(rng().random((5, 4)), score="mean", views=views))
+    assert (keys["score"], keys["view"]) == ("mean", "")
     assert matrix.shape == (5, 4)
     assert matrix.notna().all(axis=None)
 
 
 def test_two_views_of_one_method_are_two_series():
     values = rng().random((5, 4))
-    both = pd.concat([table(values, variant="sum"), table(-values, variant="abs")], ignore_index=True)
-    found = {keys["variant"]: matrix for keys, matrix in wide(both)}
+    both = pd.concat([table(values, view="sum"), table(-values, view="abs")], ignore_index=True)
+    found = {keys["view"]: matrix for keys, matrix in wide(both)}
     assert sorted(found) == ["abs", "sum"]
     assert (found["abs"].to_numpy() == -found["sum"].to_numpy()).all()
-
-
-def confidence(values):
-    return table(values[:, None], metric="confidence", variant="-").assign(method="-")
 
 
 def test_the_tool_reports_every_table(tmp_path):
@@ -222,18 +219,16 @@ def test_the_tool_reports_every_table(tmp_path):
     noise[3, 2] = NAN
     scores = pd.concat(
         [
-            table(truth, "pafl", "code:seismic"),
-            table(-truth, "deletion", "max_abs"),
-            table(noise, "insertion", "max_abs"),
-            table(np.repeat(truth[:, :1], 4, axis=1), "aopc_morf", "mean_L20_random:sum"),
-            confidence(np.linspace(0.5, 1, 60)),
+            table(truth, "pafl", "code", ""),
+            table(-truth, "deletion", "", ""),
+            table(noise, "insertion", "", ""),
+            table(np.repeat(truth[:, :1], 4, axis=1), "aopc_morf", "", "mean_L20_random"),
         ],
         ignore_index=True,
     )
+    sure = pd.DataFrame({"image_id": [f"{i:03d}" for i in range(60)], "confidence": np.linspace(0.5, 1, 60)})
     for seed in (0, 1):
-        run = tmp_path / str(seed) / "tables"
-        run.mkdir(parents=True)
-        scores.assign(seed=seed).to_parquet(run / "scores.parquet")
+        save_run(tmp_path / str(seed), scores.assign(seed=seed), {"deletion": "lower"}, sure)
     text = reliability_report([tmp_path / "0", tmp_path / "1"], tmp_path / "out", draws=300)
     names = {"agreement", "comparisons", "consistency", "groups", "inter_method", "ranks", "reliability", "seeds"}
     assert {p.stem for p in (tmp_path / "out").glob("*.csv")} == names
@@ -262,8 +257,8 @@ def test_the_tool_reports_every_table(tmp_path):
 def test_missing_scores_become_zero_only_when_asked():
     values = rng().normal(size=(30, 3)) + 5
     values[:10, 0] = NAN
-    kept = reliability(table(values), draws=50)["reliability"]
-    zeroed = reliability(table(values), draws=50, nan_to_zero=True)["reliability"]
+    kept = reliability(scored(table(values)), draws=50)["reliability"]
+    zeroed = reliability(scored(table(values)), draws=50, nan_to_zero=True)["reliability"]
     assert kept["n_missing"].item() == 10
     assert kept["alpha"].item() == pytest.approx(alpha(rankings(values)))
     assert zeroed["alpha"].item() == pytest.approx(alpha(rankings(np.nan_to_num(values))))
@@ -273,34 +268,32 @@ def test_missing_scores_become_zero_only_when_asked():
 def test_errors_are_sentences(tmp_path):
     with pytest.raises(SalrunError, match=r"no tables/scores\.parquet"):
         read_runs([tmp_path])
-    (tmp_path / "tables").mkdir()
-    table(np.ones((3, 1))).to_parquet(tmp_path / "tables" / "scores.parquet")
+    with pytest.raises(SalrunError, match="at least one run"):
+        read_runs([])
     with pytest.raises(SalrunError, match="two methods"):
-        reliability_report([tmp_path], tmp_path / "out")
+        reliability_report([save_run(tmp_path / "run", table(np.ones((3, 1))))], tmp_path / "out")
 
 
-def test_a_score_or_variant_that_points_the_other_way_is_turned():
+def test_a_score_or_mode_that_points_the_other_way_is_turned():
     """`complete` of completeness, and one metric on primary and on secondary objects."""
-    metrics = {
-        "completeness/a": {"direction": "lower", "turned": ["complete"]},
-        "pointing_game/primary": {"direction": "higher"},
-        "pointing_game/secondary": {"direction": "lower"},
-    }
+    metrics = [
+        {"metric": "completeness", "mode": "a", "direction": "lower", "turned": ["complete"]},
+        {"metric": "pointing_game", "mode": "primary", "direction": "higher"},
+        {"metric": "pointing_game", "mode": "secondary", "direction": "lower"},
+    ]
     values = np.tile([1.0, 2.0, 3.0], (20, 1)) + np.linspace(0, 0.1, 20)[:, None]
-    names = ["a/residual:raw", "a/complete:raw"], ["primary:sum", "secondary:sum"]
-    scores = pd.concat(
-        [table(values, m, v) for m, vs in zip(["completeness", "pointing_game"], names, strict=True) for v in vs]
-    )
-    for run in ({"metrics": metrics}, {"metrics": {k: {"direction": m["direction"]} for k, m in metrics.items()}}):
-        made = reliability(scores, directions_in(run), draws=20)["reliability"].set_index("variant")["best"]
-        assert made.to_dict() == {"a/residual": "p", "a/complete": "r", "primary": "r", "secondary": "p"}
-    assert direction_of("completeness", "complete:raw") == "higher"
+    named = [("completeness", "a", "residual"), ("completeness", "a", "complete")]
+    named += [("pointing_game", "primary", ""), ("pointing_game", "secondary", "")]
+    scores = pd.concat([table(values, *name) for name in named])
+    given = replace(scored(scores), directions=directions_of(metrics, scores))
+    made = reliability(given, draws=20)["reliability"].set_index(["metric", "mode", "score"])["best"]
+    assert [made[name] for name in named] == ["p", "r", "r", "p"]
 
 
 def test_a_baseline_with_holes_is_no_judge_either():
     values = np.repeat(rng().random((20, 1)), 3, axis=1)
     values[4, 1] = NAN  # of a broken map
-    assert "reliability" not in reliability(table(values), draws=20)
+    assert "reliability" not in reliability(scored(table(values)), draws=20)
 
 
 def test_seeds_that_share_no_two_methods_say_nothing_of_stability():
@@ -308,7 +301,7 @@ def test_seeds_that_share_no_two_methods_say_nothing_of_stability():
     values[0, :, :2] = values[1, :, 2] = NAN
     values[0, :5, 0] = 1.0
     scores = pd.concat([table(v).assign(seed=seed) for seed, v in enumerate(values)])
-    made = reliability(scores, draws=20)
+    made = reliability(scored(scores), draws=20)
     assert "seeds" not in made
     assert len(made["reliability"]) == 2
 
@@ -316,9 +309,7 @@ def test_seeds_that_share_no_two_methods_say_nothing_of_stability():
 def test_settings_of_the_verb(tmp_path, capsys):
     values = rng().normal(size=(30, 3)) + 5
     values[:10, 0] = NAN
-    (tmp_path / "tables").mkdir()
-    table(values).to_parquet(tmp_path / "tables" / "scores.parquet")
-    (tmp_path / "run.json").write_text("{}")
+    save_run(tmp_path, table(values))
     words = ["reliability", str(tmp_path)]
     assert cli.run([*words, "draws=20", "test=sign_flip", "nan_to_zero=true"]) == 0
     zeroed = pd.read_csv(tmp_path / "reliability" / "reliability.csv")
@@ -328,29 +319,12 @@ def test_settings_of_the_verb(tmp_path, capsys):
         assert wrong.partition("=")[0] in capsys.readouterr().err
 
 
-METRIC_CONFIGS = sorted((Path(__file__).parents[2] / "conf" / "metrics").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", METRIC_CONFIGS, ids=lambda p: p.stem)
-def test_directions_are_those_of_the_metrics(path):
-    """The statistics import no torch, so for scores without a run they keep their own list."""
-    import importlib
-
-    (config,) = yaml.safe_load(path.read_text()).values()
-    module, _, name = config["_target_"].rpartition(".")
-    role = {"role": config["role"]} if "role" in config else {}
-    declared = getattr(importlib.import_module(module), name)(**role).direction
-    assert direction_of(path.stem) == declared
-
-
 def test_a_run_says_which_way_its_metrics_point(tmp_path):
-    """A user's own metric is in no list: run.json has its direction."""
-    (tmp_path / "tables").mkdir()
+    """A metric's direction lives in the metric; the run's summary repeats it."""
     scores = table(np.tile([1.0, 2.0, 3.0], (20, 1)) + np.linspace(0, 0.1, 20)[:, None]).assign(metric="mine")
-    scores.to_parquet(tmp_path / "tables" / "scores.parquet")
     best = []
     for direction in ("higher", "lower"):
-        (tmp_path / "run.json").write_text(json.dumps({"metrics": {"mine/max_abs": {"direction": direction}}}))
-        reliability_report([tmp_path], tmp_path / "out", draws=20)
+        run = save_run(tmp_path / direction, scores, {"mine": direction})
+        reliability_report([run], tmp_path / "out", draws=20)
         best.append(pd.read_csv(tmp_path / "out" / "reliability.csv")["best"].item())
-    assert best[0] != best[1]
+    assert best == ["r", "p"]

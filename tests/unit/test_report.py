@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from salrun.errors import SalrunError
 from salrun.report import gallery, page, write_joint_report, write_report
+from salrun.results.run import Run
 from tests.fake_run import METRICS, make_run
 
 SOME = ["gradient", "grad_cam", "random"]
@@ -71,18 +73,20 @@ def test_packed_scores_are_those_of_the_table(run: Path) -> None:
     html = text(write_report(run))
     info = meta(html)
     labels = [m["label"] for m in info["metrics"]]
-    assert labels == [*METRICS, "confidence"]
-    assert [m["direction"] for m in info["metrics"]] == [*METRICS.values(), "none"]
+    assert labels == [*sorted(METRICS), "confidence"]
+    assert [m["direction"] for m in info["metrics"]] == [*(METRICS[m] for m in sorted(METRICS)), "none"]
     values = unpack(html, "values", (7, 4, 24 * 4, 1))[..., 0].copy().view("<f4")
     flags = unpack(html, "flags", (7, 4, 24, 1))[..., 0]
-    table = pd.read_parquet(run / "tables" / "scores.parquet")
     seen = 0
-    for row in table.itertuples():
-        at = labels.index(row.metric), [*SOME, "-"].index(row.method), info["image_id"].index(row.image_id)
+    for row in Run(run).scores.itertuples():
+        at = labels.index(row.metric), SOME.index(row.method), info["image_id"].index(row.image_id)
         np.testing.assert_allclose(values[at], np.float32(row.value))
         assert info["flags"][flags[at]] == row.flag
         seen += 1
-    assert seen == 24 * (3 * 6 + 1)
+    assert seen == 24 * 3 * 6
+    for row in Run(run).images.itertuples():
+        at = labels.index("confidence"), len(SOME), info["image_id"].index(row.image_id)
+        np.testing.assert_allclose(values[at], np.float32(row.confidence))
     assert np.isnan(values[labels.index("confidence"), 0]).all()  # not a score of a map
     assert "degenerate_map" in info["flags"]
 
@@ -125,9 +129,11 @@ def test_verification_of_one_or_several_models(run: Path, verification: object, 
 
 
 def test_scores_through_a_view_per_method_share_a_name() -> None:
-    rows = [("pafl", "a", "code:gray"), ("pafl", "b", "code:seismic"), ("pafl", "a", "text:gray"), ("gini", "a", "sum"),
-            ("iou", "a", "gray"), ("iou", "a", "seismic"), ("iou", "b", "gray"), ("confidence", "-", None)]  # fmt: skip
-    names, views = gallery.name_scores(pd.DataFrame(rows, columns=["metric", "method", "variant"]))
+    rows = [("pafl", "a", "code", "gray"), ("pafl", "b", "code", "seismic"), ("pafl", "a", "text", "gray"),
+            ("gini", "a", "", "sum"), ("iou", "a", "", "gray"), ("iou", "a", "", "seismic"), ("iou", "b", "", "gray"),
+            ("confidence", "", "", "")]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["metric", "method", "mode", "view"]).assign(score="")
+    names, views = gallery.name_scores(table)
     expected = ["pafl · code", "pafl · code", "pafl · text", "gini"]
     assert list(names) == [*expected, "iou · gray", "iou · seismic", "iou · gray", "confidence"]
     assert list(views) == ["gray", "seismic", "gray", "sum", "", "", "", ""]
@@ -206,7 +212,7 @@ def test_verdicts_tables_model_and_figures_are_there(run: Path) -> None:
     for verdict in page.VERDICTS:
         assert f'v-{verdict.replace(" ", "-")}">{verdict}</span>' in html
     assert "[0.170, 0.250]" in html
-    assert html.count("data-at=") == 13 * (3 * 6 + 1)  # 12 groups and all of them
+    assert html.count("data-at=") == 13 * 3 * 6  # 12 groups and all of them
     assert "0.993" in html  # model.csv
     assert "data:image/svg+xml;base64," in html  # the smaller of svg and png
     assert "data:image/png" not in html
@@ -298,7 +304,8 @@ def test_maps_that_do_not_fit_together_are_refused_in_words(run: Path, wrong: st
     if wrong == "twice":
         index["image_id"][1] = index["image_id"][0]
     if wrong == "shape":
-        save_file({"plane": np.zeros((24, 8, 8), np.float16)}, run / "maps" / "gradient.safetensors")
+        small = {"plane": np.zeros((24, 8, 8), np.float16), "scale": np.ones(24, np.float32)}
+        save_file(small, run / "maps" / "gradient.safetensors")
     if wrong == "grey":
         save_file({"x": np.zeros((24, 16, 16, 1), np.uint8)}, run / "maps" / "images.safetensors")
     (run / "maps" / "index.json").write_text(json.dumps(index))
@@ -310,7 +317,7 @@ def test_maps_that_do_not_fit_together_are_refused_in_words(run: Path, wrong: st
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     folder = make_run(
         tmp_path / "run", n_images=12, methods=["gradient"], side=8, labels={"gradient": HOSTILE},
-        command=["salrun", HOSTILE], experiment=HOSTILE, paper=HOSTILE, deviations=[HOSTILE], status=HOSTILE,
+        command=f"salrun {HOSTILE}", experiment=HOSTILE, paper=HOSTILE, deviations=[HOSTILE], status=HOSTILE,
         versions={HOSTILE: HOSTILE}, verification={HOSTILE: [HOSTILE]}, scale=HOSTILE, device=HOSTILE,
     )  # fmt: skip
     index = json.loads((folder / "maps" / "index.json").read_text())
@@ -319,7 +326,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     index["masks"] = {HOSTILE: index["masks"]["text"]}
     (folder / "maps" / "index.json").write_text(json.dumps(index))
     summary = pd.read_parquet(folder / "tables" / "summary.parquet")
-    summary.assign(method=HOSTILE, variant=HOSTILE).to_parquet(folder / "tables" / "summary.parquet")
+    summary.assign(method=HOSTILE, mode=HOSTILE).to_parquet(folder / "tables" / "summary.parquet")
     claims = pd.read_csv(folder / "claims.csv", dtype=str)
     claims.assign(statement=HOSTILE, verdict=HOSTILE, measured=HOSTILE).to_csv(folder / "claims.csv", index=False)
     (folder / "tables" / "model.csv").write_text(f'"{HOSTILE.replace(chr(34), chr(34) * 2)}"\n1\n')
@@ -336,17 +343,29 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_scores_of_several_models_are_not_mixed(run: Path) -> None:
     path = run / "tables" / "scores.parquet"
     scores = pd.read_parquet(path)
-    pd.concat([scores, scores.assign(model="other", value=9.0)]).to_parquet(path)
+    pd.concat([scores, scores.assign(cell="ba9876543210", model="other", value=9.0)]).to_parquet(path)
     html = text(write_report(run))
     assert "those of model smerf_cnn, seed 0; the tables also have those of 1 more" in html
     values = unpack(html, "values", (7, 4, 24 * 4, 1))[..., 0].copy().view("<f4")
     assert np.nanmax(values) <= 1
 
 
-def test_status_of_cells_is_counted(tmp_path: Path) -> None:
-    status = {"a": "done", "b": "done", "c": "failed"}
-    folder = make_run(tmp_path / "run", n_images=12, methods=["gradient"], side=8, status=status)
-    assert "2 done, 1 failed" in text(write_report(folder))
+def test_the_page_of_a_run_that_is_writing_it_says_done(tmp_path: Path) -> None:
+    small = {"n_images": 12, "methods": ["gradient"], "side": 8}
+    folder = make_run(tmp_path / "run", status="running", stage="report", **small)
+    assert page._read_run(folder).status == "done"
+    folder = make_run(tmp_path / "run", status="running", stage="maps and scores", **small)
+    assert page._read_run(folder).status == "running"
+
+
+def test_tables_of_another_schema_are_refused_in_one_line(run: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({k: v for k, v in facts.items() if k != "schema"}))
+    with pytest.raises(SalrunError, match="has tables of schema 1, this salrun reads schema 2: run it again"):
+        write_report(run)
+    for table in ("scores", "summary", "cells", "images", "models", "claims", "curves"):
+        with pytest.raises(SalrunError, match="schema 1") if table != "curves" else nullcontext():
+            getattr(Run(run), table)
 
 
 # --- several runs ----------------------------------------------------------------------------------------------------
@@ -382,7 +401,7 @@ def test_a_huge_summary_is_cut_and_says_so(run: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(page, "MAX_ROWS", 50)
     html = text(write_report(run))
     assert html.count("data-at=") == 50
-    assert "The first 50 of 247 rows are here" in html
+    assert "The first 50 of 234 rows are here" in html
 
 
 # --- small things ----------------------------------------------------------------------------------------------------

@@ -12,19 +12,14 @@ from salrun.methods.rise import RISE, draw_masks
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted
+from tests import toys
 
 IDS = ("a", "b", "c")
 
 
-def network(dtype=torch.float64):
-    torch.manual_seed(3)
-    module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 10 * 14, 4))
-    return Classifier(module, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)).eval().to(dtype)
-
-
-def images(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(5)
-    return torch.rand(3, 3, 12, 16, generator=generator, dtype=dtype), torch.tensor([2, 0, 3])
+def setting():
+    """A model, three images and their classes."""
+    return toys.classifier(toys.network((12, 16))), toys.images(3, (12, 16)), toys.targets(3)
 
 
 def masks_by_loop(rng, n, cells, p1, height, width):
@@ -73,7 +68,7 @@ def test_masks_show_every_pixel_with_probability_p1(p1):
 @pytest.mark.parametrize("normalise", ["p1", "empirical"])
 @pytest.mark.parametrize("mask_space", ["norm", "raw"])
 def test_map_equals_a_plain_loop(normalise, mask_space):
-    model, (x, target) = network(), images()
+    model, x, target = setting()
     rng = Draws.of(1, IDS)
     method = RISE(n_masks=25, cells=3, p1=0.3, normalise=normalise, mask_space=mask_space)
     maps = method(model, x, target, rng, Fitted(chunk=8))
@@ -126,7 +121,7 @@ def test_expected_map_of_a_linear_probability():
 
 
 def test_a_constant_probability_gives_a_flat_empirical_map():
-    model, (x, target) = network(), images()
+    model, x, target = setting()
     nn.init.zeros_(model.module[3].weight)
     maps = RISE(n_masks=60, cells=3, normalise="empirical")(model, x, target, Draws.of(0, IDS), Fitted())
     p = model(x).softmax(1).gather(1, target.view(-1, 1)).view(3, 1, 1, 1)
@@ -135,7 +130,7 @@ def test_a_constant_probability_gives_a_flat_empirical_map():
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, None, 999])
 def test_neither_chunk_nor_batch_mates_matter(chunk):
-    model, (x, target) = network(), images()
+    model, x, target = setting()
     method = RISE(n_masks=30, cells=3)
     whole = method(model, x, target, Draws.of(1, IDS), Fitted(chunk=7))
     torch.testing.assert_close(
@@ -150,7 +145,7 @@ def test_neither_chunk_nor_batch_mates_matter(chunk):
 
 
 def test_no_forward_pass_exceeds_the_chunk():
-    model, (x, target) = network(), images()
+    model, x, target = setting()
     sizes = []
     model.module.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     for chunk, most in ((1, 1), (2, 2), (7, 6)):
@@ -169,6 +164,6 @@ def test_bad_options_are_named(options, word):
 
 
 def test_too_few_targets_are_an_error():
-    model, (x, target) = network(), images()
+    model, x, target = setting()
     with pytest.raises(SalrunError, match="target"):
         RISE(n_masks=2)(model, x, target[:1], Draws.of(1, IDS), Fitted())

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from salrun.errors import SalrunError
 from salrun.metrics.robustness import Sensitivity
-from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import OK, UNDEFINED, Scene
-
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+from tests import toys
+from tests.toys import MEAN, STD
 
 
 def scene_with(explain, n: int = 4, size: int = 5, ids=None, dtype=torch.float64) -> Scene:
-    model = Classifier(nn.Flatten(), MEAN, STD).to(dtype)
-    x = torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    target = torch.zeros(n, dtype=torch.int64)
-    return Scene(model, x, target, target, Draws.of(3, ids or [str(i) for i in range(n)]), explain=explain)
+    x, rng = toys.images(n, size, seed=0, dtype=dtype), Draws.of(3, ids or [str(i) for i in range(n)])
+    return toys.scene(x, mean=MEAN, std=STD, rng=rng, explain=explain)
 
 
 def channel_sum(x):
@@ -91,7 +89,7 @@ def test_neighbours_depend_on_the_image_only():
     scene = scene_with(lambda x: first.append(x) or channel_sum(x), ids=["a", "b", "c", "d"])
     Sensitivity(n_draws=2)(channel_sum(scene.x), scene)
     turned = scene_with(lambda x: second.append(x) or channel_sum(x), ids=["d", "c", "b", "a"])
-    turned = Scene(turned.model, scene.x.flip(0), turned.y, turned.target, turned.rng, explain=turned.explain)
+    turned = replace(turned, x=scene.x.flip(0))
     Sensitivity(n_draws=2)(channel_sum(turned.x), turned)
     for one, two in zip(first, second, strict=True):
         assert torch.equal(one, two.flip(0))
@@ -130,7 +128,7 @@ def test_errors():
     scene = scene_with(None)
     with pytest.raises(SalrunError, match="needs the method"):
         Sensitivity()(channel_sum(scene.x), scene)
-    with pytest.raises(SalrunError, match="n_draws must be at least 1, got 0"):
+    with pytest.raises(SalrunError, match="n_draws of Sensitivity must be at least 1, got 0"):
         Sensitivity(n_draws=0)
-    with pytest.raises(SalrunError, match="radius must be at least 0"):
+    with pytest.raises(SalrunError, match="radius of Sensitivity must be at least 0"):
         Sensitivity(radius=-1.0)

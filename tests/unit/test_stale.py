@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
-from salrun import cli, collecting, store, sweeps
+from salrun.cli import main as cli
 from salrun.datasets.mnist import MNIST
 from salrun.datasets.transforms import Transformed
-from salrun.errors import SalrunError
 from salrun.methods.gradient import Gradient
-from salrun.stages import Stages, Tile
-from salrun.store import source_of, source_of_module, users_code
-from salrun.tables import CURVES, SCORES, write_scores
+from salrun.pipeline.stages import Stages, Tile
+from salrun.store import sources as store
+from salrun.store.sources import source_of, source_of_module, users_code
 
 Write = Callable[..., None]
 
@@ -135,7 +132,7 @@ def make():
 def data_key(dataset: Any, config: Any = None) -> str:
     cell = SimpleNamespace(dataset=dataset, seed=0, tile=2, precision="float32", device=torch.device("cpu"))
     cell.config = {"dataset": config}
-    return Stages(cell, "m", SimpleNamespace(fingerprint="f")).tile_key(Tile(0, ("a", "b")))  # type: ignore[arg-type]
+    return Stages(cell, {"model": SimpleNamespace(fingerprint="f")}).tile_key(Tile(0, ("a", "b")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("through", ["itself", "transformed", "a helper"])
@@ -158,86 +155,6 @@ def test_our_data_sets_keep_their_keys_and_parts_of_others_are_found() -> None:
     assert users_code(MNIST(root="x"), {"_target_": "salrun.datasets.mnist.MNIST"}) == {}
     held = {"_target_": "salrun.datasets.mnist.MNIST", "parts": [{"by": {"_target_": "tests.fake_run.make"}}]}
     assert list(users_code(MNIST(root="x"), held)["data_source"]) == ["tests.fake_run"]
-
-
-# -- collecting -------------------------------------------------------------------------------------------------------
-
-
-def measured_run(
-    folder: Path, *methods: str, started: str, shard: str = "0/1", value: float = 0.5, **facts: Any
-) -> Path:
-    """A finished run of four images, two of them where it is a shard of two."""
-    index, count = map(int, shard.split("/"))
-    cell = {"experiment": "e", "dataset": "d", "model": "m", "seed": 0, "scale": "smoke"}
-    rows = [
-        {**cell, "group": "1", "image_id": f"i{i}", "label": 0, "prediction": 0, "target": 0}
-        | {"method": method, "metric": metric, "variant": variant, "value": value, "flag": "ok"}
-        for i in range(index, 4, count)
-        for method, metric, variant in [("-", "confidence", "-"), *((m, "pafl", "code:max_abs") for m in methods)]
-    ]
-    write_scores(folder / "tables", pd.DataFrame(rows)[SCORES], pd.DataFrame(columns=CURVES))
-    known = {"status": "done", "experiment": "e", "seed": 0, "scale": "smoke", "device": "cpu", "precision": "float32"}
-    known |= {"models": {"model": {"fingerprint": "f"}}, "methods": {m: {"n": 1} for m in methods}}
-    known |= {"metrics": {"pafl/code": {"view": "max_abs"}}, "started": started, "shard": shard}
-    (folder / "run.json").write_text(json.dumps(known | facts))
-    return folder
-
-
-def collected(folder: Path) -> pd.DataFrame:
-    assert collecting.collect_runs([folder], folder / "out", "now") == 0
-    scores = pd.read_parquet(folder / "out" / "tables" / "scores.parquet")
-    assert not scores.duplicated(["image_id", "method", "metric", "variant"]).any()
-    return scores
-
-
-def test_runs_of_a_cell_with_a_method_each_make_one_table(tmp_path: Path) -> None:
-    measured_run(tmp_path / "a", "gradient", started="1")
-    measured_run(tmp_path / "b", "edge", started="2", value=0.5 + 1e-9)  # another machine's last bits
-    scores = collected(tmp_path)
-    assert scores["method"].value_counts().to_dict() == {"-": 4, "gradient": 4, "edge": 4}
-    assert set(scores.loc[scores["method"] == "-", "value"]) == {0.5 + 1e-9}
-
-
-def test_a_run_is_left_out_only_if_a_newer_one_has_all_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measured_run(tmp_path / "a", "gradient", "edge", started="1", value=0.1)
-    measured_run(tmp_path / "b", "gradient", started="0", value=0.2)
-    assert set(collected(tmp_path)["value"]) == {0.1}
-    assert f"left out: {tmp_path / 'b'} (there is a newer run" in capsys.readouterr().out
-
-
-def test_two_scores_of_one_image_that_differ_are_refused(tmp_path: Path) -> None:
-    measured_run(tmp_path / "a", "gradient", "edge", started="1", value=0.1)
-    measured_run(tmp_path / "b", "gradient", "random", started="2", value=0.2)
-    with pytest.raises(SalrunError, match=r"a and .*b do not fit together: .* is 0.1 \(ok\) in one, 0.2 \(ok\)"):
-        collected(tmp_path)
-
-
-def test_settings_that_differ_are_found_between_any_two_runs(tmp_path: Path) -> None:
-    measured_run(tmp_path / "a", "gradient", started="1")
-    measured_run(tmp_path / "b", "edge", "random", started="2")
-    measured_run(tmp_path / "c", "edge", "oracle", started="3", methods={"edge": {"n": 2}, "oracle": {"n": 1}})
-    with pytest.raises(SalrunError, match=r"b and .*c do not fit together: .*methods.edge is"):
-        collected(tmp_path)
-
-
-def test_shards_of_a_method_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for method in ("gradient", "edge"):
-        for shard in ("0/2", "1/2"):
-            measured_run(tmp_path / f"{method}{shard[0]}", method, started="1", shard=shard)
-    assert set(collected(tmp_path)["method"].value_counts()) == {4}
-    assert "missing" not in capsys.readouterr().out
-    (tmp_path / "edge1" / "run.json").unlink()
-    with pytest.raises(SalrunError, match="methods.edge is only in one of these shards"):
-        collecting.collect_runs([tmp_path], tmp_path / "two", "now")
-
-
-def test_a_shard_that_only_one_method_lacks_is_named(tmp_path: Path) -> None:
-    runs = [measured_run(tmp_path / "a", "gradient", started="1")]
-    runs += [measured_run(tmp_path / "b", "edge", started="2", shard="1/2")]
-    facts = {run: json.loads((run / "run.json").read_text()) for run in runs}
-    assert collecting._missing_shards(runs, facts) == ["e seed 0 shard 0/2 of edge"]
 
 
 # -- check ------------------------------------------------------------------------------------------------------------
@@ -265,7 +182,7 @@ def test_check_finds_a_module_in_the_current_folder(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "lies_beside.py").write_text(METHOD)
-    monkeypatch.setattr("salrun.checking.examine", lambda part: [])
+    monkeypatch.setattr("salrun.cli.check.examine", lambda part: [])
     assert cli.run(["check", "lies_beside:Beside"]) == 0
     assert capsys.readouterr().out.startswith("method beside\n")
 
@@ -278,20 +195,3 @@ def test_a_file_that_is_not_there_is_blamed_on_who_named_it(
     monkeypatch.setenv("SALRUN_PLUGINS", "gone.py")
     assert cli.run(["check", "edge"]) == 2
     assert capsys.readouterr().err == "salrun: plug-in gone.py of SALRUN_PLUGINS is not there\n"
-
-
-# -- planned ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_only_planned_is_not_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = tmp_path / "s"
-    task = "[+experiment=e, plan=true, 'seed=0,1']"
-    for number, facts in enumerate(({"planned_only": True}, {})):
-        run = measured_run(sweep / str(number), "gradient", started="1", **facts)
-        assert sweeps.job_in(run).state == ("planned" if facts else "done")
-    (sweep / "multirun.yaml").write_text(f"hydra: {{overrides: {{task: {task}}}}}\n")
-    assert sweeps.counts(sweeps.jobs_of(sweep)) == "1 done, 1 planned"
-    assert sweeps.interrupted_sweep(tmp_path, ["+experiment=e", "plan=true", "seed=0,1"]) is None
-    collecting.collect_runs([sweep], tmp_path / "out", "now")
-    told = capsys.readouterr().out
-    assert f"left out: {sweep / '0'} (planned: plan=true computes nothing)" in told and "missing" not in told

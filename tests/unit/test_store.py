@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from salrun import leases as leases_module
-from salrun import store as store_module
 from salrun.errors import SalrunError
-from salrun.leases import Lease
 from salrun.methods.gradient import Gradient
-from salrun.store import Store, canonical, key_of, source_of
-from salrun.tensorfile import load_state, save_state
+from salrun.store import leases as leases_module
+from salrun.store import sources
+from salrun.store.entries import Store, canonical, key_of
+from salrun.store.leases import Lease
+from salrun.store.sources import source_of
+from salrun.store.tensors import load_state, save_state
 
 
 @pytest.fixture
@@ -102,10 +103,10 @@ def test_keys() -> None:
 def test_the_source_of_a_part_covers_what_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     before = source_of(Gradient())
     assert before == source_of(Gradient)
-    original = store_module._source
-    assert "salrun.methods.chunking" in store_module._reach("salrun.methods.gradient", frozenset())
+    original = sources._source
+    assert "salrun.methods.chunking" in sources._reach("salrun.methods.gradient", frozenset())
     changed = lambda module: original(module) + ("# changed" if module == "salrun.methods.chunking" else "")
-    monkeypatch.setattr(store_module, "_source", changed)
+    monkeypatch.setattr(sources, "_source", changed)
     assert source_of(Gradient()) != before
 
 

@@ -15,16 +15,18 @@ from pathlib import Path
 from shutil import which
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from salrun import collecting, launching, leases, store, sweeps
+from salrun.config.catalogue import conf_dir, names
 from salrun.errors import SalrunError
-from salrun.leases import Heartbeat, Lease
-from salrun.logbook import code_of, record_failure
-from salrun.registry import conf_dir, names
+from salrun.results.record import code_of, record_failure
+from salrun.store import leases, sources
+from salrun.store.leases import Heartbeat, Lease
+from salrun.sweep import jobs as sweeps
+from salrun.sweep import launch as launching
+from salrun.sweep import submit
 
 HERE = {"host": socket.gethostname()}
 
@@ -187,7 +189,7 @@ def test_done_is_of_this_config_and_this_code(tmp_path: Path) -> None:
     assert sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abc")
     assert not sweeps.finished(run, {"seed": 1, "buckets": {1: "a"}}, "abc")
     assert not sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abd")
-    record_failure(run, "killed")  # too late: it is done
+    record_failure(run, "killed", [])  # too late: it is done
     assert sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abc")
 
 
@@ -195,7 +197,7 @@ def test_the_code_of_a_run_covers_users_parts(tmp_path: Path, monkeypatch: pytes
     """And what they import. Sources are read once per process: the next one sees an edit."""
 
     def code() -> str:
-        for function in vars(store).values():
+        for function in vars(sources).values():
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
         return code_of({"methods": {"mine": {"_target_": "their_part.Mine"}}})
@@ -223,10 +225,10 @@ def test_a_job_that_leaves_the_queue_without_a_result_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(launching, "GRACE", 0.0)
+    monkeypatch.setattr(submit, "GRACE", 0.0)
     paths = SimpleNamespace(result_pickle=tmp_path / "result", stderr=tmp_path / "err")
     running = {n: SimpleNamespace(job_id=f"5_{n}", paths=paths) for n in range(3)}
-    watch = launching.Watch(tmp_path, "slurm", 3)
+    watch = submit.Watch(tmp_path, "slurm", 3)
     with caplog.at_level(logging.INFO):
         squeue_that_says(tmp_path, "", code=1)
         assert len(watch.still_running(running)) == 3 and "squeue does not answer" in caplog.text
@@ -245,7 +247,7 @@ def test_without_accounting_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    launching.tell_accounting()
+    submit.tell_accounting()
     assert "keeps no accounting" in caplog.text
 
 
@@ -262,6 +264,23 @@ def test_launchers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         launching.check_launcher(["hydra/launcher=local_ray"])
 
 
+def test_our_launchers_are_plug_ins_that_hydra_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra.core.plugins import Plugins
+
+    from hydra_plugins.salrun_launchers import launchers
+
+    classes = {"LocalLauncher", "SlurmLauncher"} & vars(launchers).keys()
+    assert bool(classes) is (importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None)
+    for name in classes:
+        assert f"hydra_plugins.salrun_launchers.launchers.{name}" in Plugins.instance().class_name_to_class
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # without submitit there are none
+    source = importlib.util.spec_from_file_location("without_submitit", launchers.__file__)
+    assert source is not None and source.loader is not None
+    module = importlib.util.module_from_spec(source)
+    source.loader.exec_module(module)
+    assert not {"LocalLauncher", "SlurmLauncher"} & vars(module).keys()
+
+
 PRESETS = ("local_joblib", "local_processes", "local_ray", "slurm_cpu", "slurm_gpu")
 
 
@@ -276,46 +295,4 @@ def test_presets_compose_and_their_knobs_exist(tmp_path: Path) -> None:
         if kind is None or importlib.util.find_spec("submitit") is None or (kind == "slurm" and not which("srun")):
             continue
         params = {k: v for k, v in params.items() if v is not None and k not in ("n_jobs", "wait")}
-        launching._executor(kind, {**params, "submitit_folder": str(tmp_path / "%j")})  # refuses knobs it does not know
-
-
-# -- collecting -------------------------------------------------------------------------------------------------------
-
-
-def finished_run(folder: Path, shard: str, **facts: object) -> tuple[Path, dict]:
-    (folder / "tables").mkdir(parents=True)
-    cell = {"experiment": ["e"], "dataset": ["d"], "model": ["m"], "seed": [0], "scale": ["smoke"]}
-    pd.DataFrame(cell).to_parquet(folder / "tables" / "summary.parquet")
-    known = {"experiment": "e", "seed": 0, "scale": "smoke", "shard": shard, "device": "cpu", "precision": "float32"}
-    known |= {"models": {"model": {"fingerprint": "f"}}, "methods": {"gradient": {"space": "norm"}}, "metrics": {}}
-    return folder, {**known, **facts}
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"device": "cuda"}, "device is cpu in one, cuda in the other"),
-        ({"precision": "float64"}, "precision"),
-        ({"models": {"model": {"fingerprint": "g"}}}, "weights of their models differ"),
-        ({"methods": {"gradient": {"space": "raw"}}}, "methods.gradient is"),
-        ({"methods": {"gradient": {"space": "norm"}, "edge": {}}}, "methods.edge is only in one"),
-        ({}, None),
-    ],
-)
-def test_shards_that_do_not_fit_are_refused(tmp_path: Path, facts: dict, message: str | None) -> None:
-    runs = dict([finished_run(tmp_path / "a", "0/2"), finished_run(tmp_path / "b", "1/2", **facts)])
-    if message is None:
-        collecting._refuse_strangers(list(runs), runs)
-    else:
-        with pytest.raises(SalrunError, match=message):
-            collecting._refuse_strangers(list(runs), runs)
-
-
-def test_missing_parts_are_named(tmp_path: Path) -> None:
-    runs = dict([finished_run(tmp_path / "a", "0/3"), finished_run(tmp_path / "b", "2/3")])
-    assert collecting._missing_shards(list(runs), runs) == ["e seed 0 shard 1/3"]
-    runs |= dict([finished_run(tmp_path / "c", "0/1")])  # one run has it all
-    assert collecting._missing_shards(list(runs), runs) == []
-    sweep = make_sweep(tmp_path / "s", "done", "failed", "missing")
-    named = collecting._missing_jobs([sweep])
-    assert len(named) == 2 and "seed=1" in named[0] and "(missing)" in named[1]
+        submit.executor(kind, {**params, "submitit_folder": str(tmp_path / "%j")})  # refuses knobs it does not know

@@ -8,22 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from PIL import Image
 
+from salrun.config.catalogue import part_config
+from salrun.config.parts import dataset_part
 from salrun.datasets.textbox import TextBox, glyph
 from salrun.errors import SalrunError
-from salrun.registry import conf_dir
 from salrun.types import PRIMARY, SECONDARY
 
 SETTINGS = ["simple_fr", "simple_nr", "complex_fr", "complex_cr1", "complex_cr2", "complex_cr3", "complex_cr4"]
 
 
 def textbox(reasoning: str = "simple_fr", **changes) -> TextBox:
-    spec = OmegaConf.to_container(OmegaConf.load(conf_dir() / "dataset" / "textbox.yaml"))
-    del spec["_target_"]
-    spec["reasoning"] = OmegaConf.to_container(OmegaConf.load(conf_dir() / "reasoning" / f"{reasoning}.yaml"))
-    return TextBox(**{**spec, "root": None, **changes})
+    return dataset_part("textbox", {"reasoning": part_config("reasoning", reasoning), "root": None, **changes})
 
 
 def objects(bucket: str) -> tuple[str, bool, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,26 +10,18 @@ from typing import Any
 import pytest
 from torch import nn
 
-from salrun.build import instantiate
+from salrun.config.parts import dataset_part, recipe_part
 from salrun.errors import SalrunError
 from salrun.models import checkpoint, training
 from salrun.models.checkpoint import load_checkpoint, save_checkpoint, whole
 from salrun.models.training import Training
-from tests.conftest import ROOT
+from tests.toys import script
 
 NAME = "smerf-simple_fr"
 TRAINED = Path("outputs") / "trained" / f"{NAME}.safetensors"
 
 
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("train_models", ROOT / "scripts" / "train_models.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-train_models = _script()
+train_models: Any = script("train_models")
 JOBS = train_models.catalogue()
 CARDS = {p.stem: p for p in sorted(checkpoint.PAPERS.glob("*/checkpoints/*.json"))}
 
@@ -46,13 +37,13 @@ def test_every_shipped_checkpoint_can_be_trained_by_name():
 def test_the_command_trains_as_the_card_says(name: str) -> None:
     card = json.loads(CARDS[name].read_text())
     config = train_models.config_of(JOBS[name])
-    recipe = instantiate(config["model"], "model")
+    recipe = recipe_part(config["model"])
     before = {f.name: f.default for f in fields(Training)}  # what a card older than a field was trained with
     assert {**before, **card["training"]} == asdict(recipe.how())
     assert card["recipe"] == recipe.recipe
     assert train_models.shipped_path(name, config) == CARDS[name].with_suffix(".safetensors")
     if config["dataset"].get("background") in ("black", "noise"):  # TextBox without files
-        data = instantiate(config["dataset"], "dataset")
+        data = dataset_part(config["dataset"])
         assert card["identity"] == json.loads(json.dumps(recipe.identity(data, config["seed"])))
         assert card["train_per_group"] == data.fingerprint()["train_per_bucket"]
 

@@ -13,12 +13,12 @@ from torch import nn
 
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
-from salrun.models.cnn import glorot, smerf_cnn
+from salrun.models.architectures import smerf_cnn
 from salrun.models.recipe import Recipe
-from salrun.models.training import Training, attack, fit, loss_of, pgd_attack
+from salrun.models.training import Training, attack, fit, glorot, loss_of, pgd_attack
 from salrun.models.verification import Verification, verify
 from salrun.rng import generator
-from salrun.store import Store
+from salrun.store.entries import Store
 from tests.unit.test_textbox import textbox
 
 CPU = torch.device("cpu")

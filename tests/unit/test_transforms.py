@@ -141,7 +141,7 @@ def test_the_fingerprint_names_what_changes_an_image(plain):
 
 
 def test_mistakes_are_sentences(plain):
-    with pytest.raises(SalrunError, match=r"transforms\.crop must lie in \(0, 1\], got 1.5"):
+    with pytest.raises(SalrunError, match=r"crop of Transformed must be above 0 and at most 1 each, got 1.5"):
         Transformed(plain, crop=[1.5])
     with pytest.raises(SalrunError, match="no image to explain"):
         Transformed(plain, clean=False, mixup=[], resize=[], rotation=[], crop=[])

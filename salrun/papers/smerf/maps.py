@@ -1,4 +1,4 @@
-"""What the paper shows of single maps: kept maps of runs (Figures 9, 13, 15, 19-21, 25, 31) and toy maps (14, 16).
+"""What the paper shows of single maps: kept maps of runs (Figures 9, 15, 25) and toy maps (14, 16).
 
 Kept maps are planes: the channel sum over its largest magnitude. A signed one becomes the picture that is scored by the
 colour map, 7x7 blur and min-max; an unsigned one by blur and min-max alone.
@@ -6,141 +6,96 @@ colour map, 7x7 blur and min-max; an unsigned one by blur and min-max alone.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from omegaconf import OmegaConf
-from safetensors.numpy import load_file
 
 from salrun.metrics.common import box_blur
 from salrun.metrics.localisation import focus, histogram_cut, top_pixels
-from salrun.papers.claims import estimate_and_draws
-from salrun.papers.smerf.tables import DRAWS, SETTINGS, names
-from salrun.stats.bootstrap import mean_draws
-from salrun.tables import members
+from salrun.papers.smerf.evidence import IOU_BY_K, OBJECTS, paper_models
+from salrun.papers.smerf.terms import SHOWN
+from salrun.results.maps import KeptMaps
+from salrun.results.run import Run
 from salrun.views import rescale, view
 
 BLUR = 7
-SHOWN = ("12", "11", "8", "9")  # the buckets of Figures 9 and 25, in their order
-IDENTIFIABLE = ("integrated_gradients", "gradient", "lrp_z", "deeplift_reveal_cancel")
-KS = np.linspace(100, 400, 8).round().astype(int)  # Figure 15
+LIGHTING = ("integrated_gradients", "gradient", "lrp_z", "deeplift_reveal_cancel")  # Figures 9 and 25
+KS = np.linspace(100, 400, 8).round().astype(int)  # Figure 15: of one method, setting and bucket
+K_METHOD, K_SETTING, K_BUCKET = "integrated_gradients", "complex_cr1", "9"
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The kept maps of one run."""
+def measure(run: Run) -> dict[str, pd.DataFrame]:
+    """`objects` and `iou_by_k`, image by image, of the kept maps of the paper's plain models.
 
-    setting: str
-    condition: str
-    folder: Path
-
-    @cached_property
-    def index(self) -> dict[str, Any]:
-        return json.loads((self.folder / "index.json").read_text())
-
-    @cached_property
-    def images(self) -> np.ndarray:
-        return load_file(self.folder / "images.safetensors")["x"]
-
-    def has(self, method: str) -> bool:
-        return (self.folder / f"{method}.safetensors").is_file()
-
-    def rows(self, buckets: tuple[str, ...]) -> np.ndarray:
-        return np.flatnonzero(np.isin(np.array(self.index["group"], dtype=str), buckets))
-
-    def planes(self, method: str, rows: np.ndarray) -> torch.Tensor:
-        """(B, H, W): the picture that is scored, before blur."""
-        raw = load_file(self.folder / f"{method}.safetensors")["plane"][rows].astype(np.float64)
-        signed = {m["name"]: m["signed"] for m in self.index["methods"]}[method]
-        planes = torch.from_numpy(raw).unsqueeze(1)
-        return (view("seismic")(planes) if signed else planes.abs()).squeeze(1)
-
-    def pictures(self, method: str, rows: np.ndarray) -> np.ndarray:
-        """(B, H, W) in [0, 1]: after blur and min-max."""
-        return rescale(box_blur(self.planes(method, rows), BLUR)).numpy()
-
-    def boxes(self, row: int) -> dict[str, list[int]]:
-        """[row0, col0, row1, col1) of every object in an image."""
-        return {name: boxes[row] for name, boxes in self.index["masks"].items() if boxes[row] is not None}
+    A collected run has the tables of its members: its maps are measured only where these have none.
+    """
+    if run.members != [run] and any(run.table(name) is not None for name in (OBJECTS, IOU_BY_K)):
+        return {}
+    objects: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for kept in run.maps:
+        for model in paper_models(kept.cells).query("condition == 'plain'").itertuples():
+            objects += [{"cell": model.cell, **row} for row in brightness(kept, LIGHTING, SHOWN)]
+            if model.setting == K_SETTING:
+                curves += [{"cell": model.cell, **row} for row in iou_by_k(kept, K_METHOD, K_BUCKET)]
+    return {"objects": pd.DataFrame(objects), "iou_by_k": pd.DataFrame(curves)}
 
 
-def kept_maps(run: Path) -> list[Kept]:
-    """The kept maps of a run, or of the runs it was collected from, in the paper's order."""
-    found = {}
-    for source, _ in members(run):
-        if (source / "maps" / "index.json").is_file() and (source / "config.yaml").is_file():
-            config = OmegaConf.load(source / "config.yaml")
-            training = {"none": "random"}.get(config.model.training, config.model.training)
-            model = f"{config.model.name}_{training}"
-            setting, condition, _ = names(
-                config.name, f"textbox_{OmegaConf.select(config, 'dataset.background')}", model
-            )
-            if setting:
-                found[condition, setting] = Kept(setting, condition, source / "maps")
-    return sorted(found.values(), key=lambda k: (k.condition, SETTINGS.index(k.setting)))
+def brightness(kept: KeptMaps, methods: Iterable[str], buckets: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The mean of a picture on each object, outside all of them, and of all its pixels."""
+    rows = rows_of(kept, buckets)
+    for method in (m for m in methods if kept.has(m) and len(rows)):
+        for picture, row in zip(pictures(kept, method, rows), rows, strict=True):
+            boxes = {name: np.s_[r0:r1, c0:c1] for name, (r0, c0, r1, c1) in kept.boxes(row).items()}
+            outside = np.ones(picture.shape, dtype=bool)
+            for box in boxes.values():
+                outside[box] = False
+            of_map = {**image(kept, row), "method": method}
+            of_picture = {"outside": picture[outside].mean(), "mean": picture.mean()}
+            for name, box in boxes.items():
+                roles = kept.index["roles"].get(name)
+                of_object = {"object": name, "role": roles[row] if roles else "", "on": picture[box].mean()}
+                yield {**of_map, **of_object, **of_picture}
 
 
-def plain_maps(run: Path) -> list[Kept]:
-    return [k for k in kept_maps(run) if k.condition == "plain"]
-
-
-# -- evidence for claims -----------------------------------------------------------------------------------------------
-
-
-def evidence(run: Path, draws: int = DRAWS) -> dict[str, pd.DataFrame]:
-    """`visible` (setting, method): share of images with every object lit; `iou_spread`: of IOU over K, CR1 bucket 9."""
-    found = {}
-    visible = [table for k in plain_maps(run) if (table := visible_table(k, draws)) is not None]
-    if visible:
-        found["visible"] = pd.concat(visible, axis=1)
-    cr1 = [k for k in plain_maps(run) if k.setting == "complex_cr1" and k.has("integrated_gradients")]
-    if cr1 and len(rows := cr1[0].rows(("9",))):
-        curves = iou_by_k(cr1[0], rows)
-        spread = (curves.max(axis=1) - curves.min(axis=1))[:, None]
-        sampled = mean_draws(spread, np.random.default_rng(0), draws)
-        found["iou_spread"] = estimate_and_draws([float(spread.mean())], sampled, pd.Index(["integrated_gradients"]))
-    return found
-
-
-def visible_table(kept: Kept, draws: int) -> pd.DataFrame | None:
-    """Share of images (buckets 8, 9, 11, 12) in which the picture's mean on every object exceeds its background's."""
-    rows = kept.rows(SHOWN)
-    methods = [m for m in IDENTIFIABLE if kept.has(m)]
-    if not len(rows) or not methods:
-        return None
-    lit = np.stack([_every_object_lit(kept, m, rows) for m in methods], axis=1).astype(np.float64)
-    sampled = mean_draws(lit, np.random.default_rng(SETTINGS.index(kept.setting)), draws)
-    columns = pd.MultiIndex.from_product([[kept.setting], methods], names=["setting", "method"])
-    return estimate_and_draws(lit.mean(axis=0).tolist(), sampled, columns)
-
-
-def _every_object_lit(kept: Kept, method: str, rows: np.ndarray) -> np.ndarray:
-    lit = []
-    for picture, row in zip(kept.pictures(method, rows), rows, strict=True):
-        boxes = [np.s_[r0:r1, c0:c1] for r0, c0, r1, c1 in kept.boxes(row).values()]
-        outside = np.ones(picture.shape, dtype=bool)
-        for box in boxes:
-            outside[box] = False
-        lit.append(all(picture[box].mean() > picture[outside].mean() for box in boxes))
-    return np.array(lit)
-
-
-def iou_by_k(kept: Kept, rows: np.ndarray, method: str = "integrated_gradients") -> np.ndarray:
-    """(images, K): IOU of the letter's box and the map's largest values, chosen by the public code's histogram rule."""
-    blurred = box_blur(kept.planes(method, rows), BLUR)
+def iou_by_k(kept: KeptMaps, method: str, bucket: str) -> Iterator[dict[str, Any]]:
+    """IOU of the letter's box and a map's K largest values, chosen by the public code's histogram rule, for every K."""
+    rows = rows_of(kept, [bucket])
+    if not len(rows) or not kept.has(method):
+        return
+    blurred = box_blur(planes(kept, method, rows), BLUR)
     text = torch.zeros_like(blurred, dtype=torch.bool)
     for mask, row in zip(text, rows, strict=True):
         r0, c0, r1, c1 = kept.boxes(row)["text"]
         mask[r0:r1, c0:c1] = True
-    selected = [histogram_cut(blurred, torch.full((len(rows),), int(k))) for k in KS]
-    scores = [(text & m).sum((1, 2)) / (text | m).sum((1, 2)) for m in selected]
-    return torch.stack(scores, dim=1).double().numpy()
+    for k in KS.tolist():
+        largest = histogram_cut(blurred, torch.full((len(rows),), k))
+        scores = (text & largest).sum((1, 2)) / (text | largest).sum((1, 2))
+        for row, iou in zip(rows, scores.double().tolist(), strict=True):
+            yield {**image(kept, row), "method": method, "k": k, "iou": iou}
+
+
+def rows_of(kept: KeptMaps, buckets: Sequence[str]) -> np.ndarray:
+    """Which of the kept images are in these buckets."""
+    return np.flatnonzero(np.isin(np.array(kept.index["group"], dtype=str), buckets))
+
+
+def image(kept: KeptMaps, row: int) -> dict[str, str]:
+    return {"image_id": str(kept.index["image_id"][row]), "group": str(kept.index["group"][row])}
+
+
+def planes(kept: KeptMaps, method: str, rows: np.ndarray) -> torch.Tensor:
+    """(B, H, W): the pictures that are scored, before blur."""
+    raw = torch.from_numpy(kept.planes(method)[rows].astype(np.float64)).unsqueeze(1)
+    return (view("seismic")(raw) if kept.signed(method) else raw.abs()).squeeze(1)
+
+
+def pictures(kept: KeptMaps, method: str, rows: np.ndarray) -> np.ndarray:
+    """(B, H, W) in [0, 1]: after blur and min-max."""
+    return rescale(box_blur(planes(kept, method, rows), BLUR)).numpy()
 
 
 # -- toy maps ----------------------------------------------------------------------------------------------------------

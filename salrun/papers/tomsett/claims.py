@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from salrun.papers.claims import Evidence, NotTestable, claim, claims_of, evaluate_claims, parts, pick
-from salrun.papers.style import save_table
-from salrun.papers.tomsett import tables
-from salrun.stats.bootstrap import DRAWS
-from salrun.tables import read_scores
+from salrun.papers.claims import Evidence, claim, claims_of, evaluate_claims, parts
+from salrun.papers.evidence import NotTestable, pick
+from salrun.papers.tomsett.evidence import LABELS, PAIRS, PERTURBATIONS, TomsettEvidence, published_evidence
 
 UNRELIABLE = 0.65  # the alpha below which the paper calls a metric unreliable
 WEAK = 0.34  # the highest correlation that it calls weak
@@ -22,7 +19,7 @@ MUCH = 5.0
 ENOUGH = 400  # a 95% interval of a mean is 3.9 std / sqrt(images) wide
 LEVELS = [20, 40, 60, 80, 100]
 ORDERS = ["MoRF", "LeRF"]
-METHODS = list(tables.METHODS)
+METHODS = list(LABELS)
 
 
 def _difference(table: pd.DataFrame, level: str, more: object, less: object) -> pd.DataFrame:
@@ -51,7 +48,7 @@ def _range(e: Evidence, pair: str) -> pd.Series:
 
 
 def _others(pair: str) -> list[str]:
-    return [p for p in tables.PAIRS if p != pair]
+    return [p for p in PAIRS if p != pair]
 
 
 @claim("T1", "tomsett", "every alpha indicates unreliability (below 0.65)")
@@ -99,7 +96,7 @@ def _(e: Evidence) -> pd.DataFrame:
 @claim("T6", "tomsett", "MoRF and LeRF rank the methods oppositely", text=True)
 def _(e: Evidence) -> pd.DataFrame:
     rho = {}
-    for perturbation in tables.PERTURBATIONS:
+    for perturbation in PERTURBATIONS:
         morf, lerf = (_order(e, metric, perturbation).rank(axis=1) for metric in ORDERS)
         rho[perturbation] = -morf.corrwith(lerf, axis=1)
     return pd.DataFrame(rho)
@@ -143,7 +140,7 @@ def _(e: Evidence) -> pd.DataFrame:
 @claim("T12a", "tomsett", "mean and random MoRF are the most consistent pair (highest mean correlation)")
 def _(e: Evidence) -> pd.DataFrame:
     pair = "MoRF random vs MoRF mean"
-    height = {p: pick(e["consistency"], pair=p, method=METHODS).mean(axis=1) for p in tables.PAIRS}
+    height = {p: pick(e["consistency"], pair=p, method=METHODS).mean(axis=1) for p in PAIRS}
     return pd.DataFrame({other: height[pair] - height[other] for other in _others(pair)})
 
 
@@ -167,8 +164,9 @@ def _(e: Evidence) -> pd.DataFrame:
 
 @claim("T15", "tomsett", "tight intervals hide a high variance (std of AOPC over images above 5 CI widths)", text=True)
 def _(e: Evidence) -> pd.DataFrame:
-    if e.images < ENOUGH:
-        raise NotTestable(f"needs {ENOUGH} images: with {e.images} no interval is that tight")
+    images = e.basis(None).images
+    if images < ENOUGH:
+        raise NotTestable(f"needs {ENOUGH} images: with {images} no interval is that tight")
     means = pick(e["mean"], subset="all", metric=ORDERS, method=METHODS).iloc[1:]
     width = means.quantile(0.975) - means.quantile(0.025)
     return pick(e["std"], metric=ORDERS, method=METHODS) / width - MUCH
@@ -178,7 +176,7 @@ def _(e: Evidence) -> pd.DataFrame:
 def _(e: Evidence) -> pd.DataFrame:
     hidden = {}
     for metric in ORDERS:
-        for perturbation in tables.PERTURBATIONS:
+        for perturbation in PERTURBATIONS:
             chosen = {"metric": metric, "perturbation": perturbation, "method": METHODS}
             means, std = pick(e["mean"], subset="all", **chosen), pick(e["std"], **chosen)
             hidden[f"{metric} {perturbation}"] = std.min(axis=1) - (means.max(axis=1) - means.min(axis=1))
@@ -193,12 +191,6 @@ def _(e: Evidence) -> pd.DataFrame:
     return _difference(means, "subset", "frog", "all").T.groupby(level="metric").mean().T
 
 
-def evaluate(scores: pd.DataFrame, draws: int = DRAWS) -> pd.DataFrame:
-    """The verdict on every claim, from the scores of one run (one or more seeds)."""
-    evidence = [tables.evidence(cell, draws) for cell in tables.cells(scores)]
-    return evaluate_claims(claims_of("tomsett"), evidence, tables.published_evidence())
-
-
-def write_claims(run: Path, draws: int = DRAWS) -> Path:
-    """claims.csv of a run."""
-    return save_table(evaluate(read_scores(run), draws), run / "claims")
+def claims(e: TomsettEvidence) -> pd.DataFrame:
+    """The verdict on every claim."""
+    return evaluate_claims(claims_of("tomsett"), list(e.draws.values()), published_evidence())

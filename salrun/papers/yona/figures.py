@@ -6,102 +6,58 @@ The paper's pictures: 1 the deleted half, 2 / 4 / 5 shapes, 3 / 6 / 7 pairs; 2 a
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from safetensors.numpy import load_file
+from matplotlib.figure import Figure
 
-from salrun.papers.style import PALETTE, SIGNED, WIDTH, figure, house, look, save
-from salrun.papers.yona.tables import (
-    ALIKE,
-    EFFECTS,
+from salrun.papers.claims import Evidence
+from salrun.papers.evidence import NotTestable
+from salrun.papers.style import MARKERS, PALETTE, SIGNED, WIDTH, bare, figure, look, styled
+from salrun.papers.yona.evidence import (
     GBP,
     HALVES,
     LABELS,
-    OWN,
     PAIRS,
     SANITY,
     SHAPES,
+    TRAINED,
     VBP,
-    effects_table,
-    evidence,
-    means_table,
+    YonaEvidence,
     methods_of,
 )
-from salrun.tables import members, read_scores
+from salrun.papers.yona.tables import ALIKE, EFFECTS, effects_table
+from salrun.results.maps import OWN, KeptMaps
 
 TITLES = {
-    "": {HALVES: "trained, t~", SHAPES: "shape model", PAIRS: "fine-tuned"},
-    "digits": {HALVES: "trained, t", SHAPES: "digit model"},
-    "random_0": {HALVES: "untrained", SHAPES: "untrained", PAIRS: "random"},
-    "pretrained": {PAIRS: "pretrained"},
+    HALVES: {"random": "untrained", "halves": "trained, t~"},
+    SHAPES: {"shapes": "shape model", "digits": "digit model", "random": "untrained"},
+    PAIRS: {"random": "random", "pretrained": "pretrained", "finetuned": "fine-tuned"},
 }
 FEW, MORE = 4, 10
 DRAWS = 2_000
+Drawn = tuple[Figure, pd.DataFrame]
 
 
-@dataclass(frozen=True)
-class Maps:
-    """The kept maps of a run; a model's are found under its name, the run's own under ""."""
-
-    folder: Path
-    experiment: str
-
-    @cached_property
-    def index(self) -> pd.DataFrame:
-        content = json.loads((self.folder / "index.json").read_text())
-        return pd.DataFrame({k: content[k] for k in ("image_id", "group", "label", "prediction")})
-
-    @cached_property
-    def pictures(self) -> np.ndarray:
-        return load_file(self.folder / "images.safetensors")["x"]
-
-    def has(self, model: str, method: str) -> bool:
-        return (self.folder / model / f"{method}.safetensors").is_file()
-
-    def planes(self, model: str, method: str) -> dict[str, np.ndarray]:
-        found = load_file(self.folder / model / f"{method}.safetensors")
-        return {name: values.astype(np.float32) for name, values in found.items()}
+def figures(e: YonaEvidence) -> dict[str, Callable[[], Drawn]]:
+    """Name -> what draws it, of the first seed."""
+    seed, draws = next(iter(e.draws.items()))
+    draws = Evidence({"mean": draws["mean"].head(1 + DRAWS)})
+    makers: dict[str, Callable[[], Drawn]] = {"effects": lambda: figure_effects(effects_table(draws))}
+    for experiment, trained in {HALVES: ("digits", "halves"), SANITY: ("trained",)}.items():
+        steps = cascade_table(e, seed, experiment, trained)
+        makers[f"cascade_{TRAINED[experiment]}"] = partial(figure_cascade, *steps, methods_of(draws))
+    makers["figure1"] = partial(figure_1, e)
+    for experiment, numbers in {SHAPES: (2, 4, 5), PAIRS: (3, 6, 7)}.items():
+        for number, methods, images in zip(numbers, ((GBP, VBP), (GBP,), (VBP,)), (FEW, MORE, MORE), strict=True):
+            makers[f"figure{number}"] = partial(figure_models, e, experiment, methods, images)
+    return makers
 
 
-def maps_of(run: Path) -> dict[str, Maps]:
-    """Kept maps by experiment: the run's own, or those of the runs it was collected from."""
-    found: dict[str, Maps] = {}
-    for folder, facts in members(run):
-        experiment = facts.get("experiment")
-        if (folder / "maps" / "index.json").is_file() and experiment:
-            found.setdefault(experiment, Maps(folder / "maps", experiment))
-    return found
-
-
-def write_figures(run: Path, draws: int = DRAWS) -> list[Path]:
-    """Every figure that the run's tables and maps allow, as figures/yona_*; of the first seed of several."""
-    scores = read_scores(run)
-    seed, e = next(iter(evidence(scores, draws).items()))
-    means = means_table(scores, e, seed)
-    into = run / "figures"
-    paths = figure_effects(effects_table(e), into / "yona_effects")
-    cascades: dict[str, tuple[str, ...]] = {HALVES: ("digits", "halves"), SANITY: ("trained",)}
-    for experiment, trained in cascades.items():
-        steps = cascade_table(means, experiment, trained)
-        paths += figure_cascade(steps, methods_of(e), into / f"yona_cascade_{OWN[experiment]}")
-    maps = maps_of(run)
-    if HALVES in maps:
-        paths += figure_1(maps[HALVES], into / "yona_figure1")
-    for experiment, models, numbers in (
-        (SHAPES, ("", "digits", "random_0"), (2, 4, 5)),
-        (PAIRS, ("random_0", "pretrained", ""), (3, 6, 7)),
-    ):
-        if experiment in maps:
-            chosen = ((GBP, VBP), FEW), ((GBP,), MORE), ((VBP,), MORE)
-            for number, (methods, images) in zip(numbers, chosen, strict=True):
-                paths += figure_models(maps[experiment], models, methods, images, into / f"yona_figure{number}")
-    return paths
+# -- maps --------------------------------------------------------------------------------------------------------------
 
 
 def spread(groups: pd.Series, most: int) -> list[int]:
@@ -110,87 +66,87 @@ def spread(groups: pd.Series, most: int) -> list[int]:
     return sorted(turn.sort_values(kind="stable").index[:most])
 
 
-@house()
-def figure_1(maps: Maps, stem: Path) -> list[Path]:
+def kept_roles(e: YonaEvidence, experiment: str, methods: Sequence[str]) -> dict[tuple[str, str], str]:
+    """(model, method) -> the role of the model's first copy, where the run kept its maps."""
+    if experiment not in e.maps:
+        raise NotTestable(f"needs kept maps of {experiment}")
+    maps = e.maps[experiment]
+    models = e.models[(e.models["experiment"] == experiment) & (e.models["seed"] == maps.facts["seed"])]
+    roles = models.sort_values("copy").drop_duplicates("name").set_index("name")["role"]
+    shown = {(model, m): roles[model] for m in methods for model in TITLES[experiment] if model in roles}
+    return {which: role for which, role in shown.items() if maps.has(which[1], role)}
+
+
+@styled()
+def figure_1(e: YonaEvidence) -> Drawn:
     """Intact digits (columns): the image, guided backprop of the untrained network, of the one trained on t~."""
-    shown = [("random_0", GBP), ("", GBP)]
-    intact = maps.index[maps.index["group"] == "intact"]
-    if intact.empty or not all(maps.has(*which) for which in shown):
-        return []
-    rows = list(intact.index[:8])
+    roles = kept_roles(e, HALVES, (GBP,))
+    maps = e.maps[HALVES]
+    rows = list(maps.images.index[maps.images["group"] == "intact"][:8])
+    if not rows or len(roles) < len(TITLES[HALVES]):
+        raise NotTestable("needs maps of intact digits, untrained and trained")
     fig, axes = figure(3, len(rows), height=WIDTH / max(len(rows), 4))
+    for ax, row in zip(axes[0], rows, strict=True):
+        ax.imshow(maps.pictures[row])
+    _name_row(axes[0, 0], "image")
     drawn = []
-    for column, row in zip(axes.T, rows, strict=True):
-        _picture(column[0], maps, row)
-    for line, which in zip(axes[1:], shown, strict=True):
-        drawn += _draw(line, maps, which, rows)
-    for line, name in zip(
-        axes, ["image", *(f"{LABELS[GBP]}\n{TITLES[m][maps.experiment]}" for m, _ in shown)], strict=True
-    ):
-        _name_row(line[0], name)
-    return save(fig, pd.DataFrame(drawn), stem)
+    for line, ((model, method), role) in zip(axes[1:], roles.items(), strict=True):
+        drawn += _draw(line, maps, method, role, rows, TRAINED[HALVES])
+        _name_row(line[0], f"{LABELS[method]}\n{TITLES[HALVES][model]}")
+    bare(axes)
+    return fig, pd.DataFrame(drawn)
 
 
-@house()
-def figure_models(maps: Maps, models: tuple[str, ...], methods: tuple[str, ...], images: int, stem: Path) -> list[Path]:
+@styled()
+def figure_models(e: YonaEvidence, experiment: str, methods: Sequence[str], images: int) -> Drawn:
     """One image per row: the image, then for each method the maps of the models."""
-    shown = [(model, method) for method in methods for model in models if maps.has(model, method)]
-    index = maps.index
-    if maps.experiment == SHAPES:
-        index = index[index["group"] != "nothing"]
-    if not shown or index.empty:
-        return []
-    rows = spread(index["group"], images)
+    roles = kept_roles(e, experiment, methods)
+    maps = e.maps[experiment]
+    groups = maps.images["group"]
+    rows = spread(groups[groups != "nothing"] if experiment == SHAPES else groups, images)
+    if not roles or not rows:
+        raise NotTestable(f"needs maps of {', '.join(methods)}")
     height, width = maps.pictures.shape[1:3]
-    fig, axes = figure(len(rows), 1 + len(shown), height=1.15 * WIDTH / (1 + len(shown)) * height / width)
+    fig, axes = figure(len(rows), 1 + len(roles), height=1.15 * WIDTH / (1 + len(roles)) * height / width)
+    for ax, row in zip(axes[:, 0], rows, strict=True):
+        ax.imshow(maps.pictures[row])
+        _name_row(ax, groups[row])
     drawn = []
-    for line, row in zip(axes, rows, strict=True):
-        _picture(line[0], maps, row)
-        _name_row(line[0], str(maps.index["group"][row]))
-    for column, which in zip(axes.T[1:], shown, strict=True):
-        drawn += _draw(column, maps, which, rows)
-        column[0].set_title(f"{LABELS[which[1]]}\n{TITLES[which[0]][maps.experiment]}")
+    for column, ((model, method), role) in zip(axes.T[1:], roles.items(), strict=True):
+        drawn += _draw(column, maps, method, role, rows, TRAINED[experiment])
+        column[0].set_title(f"{LABELS[method]}\n{TITLES[experiment][model]}")
     axes[0, 0].set_title("image")
-    return save(fig, pd.DataFrame(drawn), stem)
-
-
-def _bare(ax: Axes) -> None:
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
+    bare(axes)
+    return fig, pd.DataFrame(drawn)
 
 
 def _name_row(ax: Axes, name: str) -> None:
     ax.set_ylabel(name, rotation=0, ha="right", va="center")
 
 
-def _picture(ax: Axes, maps: Maps, row: int) -> None:
-    ax.imshow(maps.pictures[row])
-    _bare(ax)
-
-
-def _draw(axes: np.ndarray, maps: Maps, which: tuple[str, str], rows: list[int]) -> list[dict[str, object]]:
+def _draw(
+    axes: np.ndarray, maps: KeptMaps, method: str, role: str, rows: Sequence[int], trained: str
+) -> list[dict[str, object]]:
     """Signed maps, each over its largest |value|: red positive, blue negative."""
-    found = maps.planes(*which)
+    planes, scale = maps.planes(method, role), maps.scale(method, role)
     drawn = []
     for ax, row in zip(axes, rows, strict=True):
-        _bare(ax)
-        if row >= len(found["plane"]):
+        if row >= len(planes):  # other models keep fewer images
             continue
-        ax.imshow(found["plane"][row], cmap=SIGNED, vmin=-1, vmax=1)
-        image = {"image_id": maps.index["image_id"][row], "group": maps.index["group"][row]}
-        drawn.append(
-            {**image, "model": which[0] or OWN[maps.experiment], "method": which[1], "largest": found["scale"][row]}
-        )
+        ax.imshow(planes[row], cmap=SIGNED, vmin=-1, vmax=1)
+        image = maps.images.loc[row, ["image_id", "group"]]
+        drawn.append({**image, "model": trained if role == OWN else role, "method": method, "largest": scale[row]})
     return drawn
 
 
-@house()
-def figure_effects(table: pd.DataFrame, stem: Path) -> list[Path]:
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@styled()
+def figure_effects(table: pd.DataFrame) -> Drawn:
     """Effect sizes with 95% intervals over images, by method: > 0 where the paper's picture is right."""
     if table.empty:
-        return []
+        raise NotTestable("needs an experiment of EFFECTS")
     names = [n for n in EFFECTS if n in set(table["effect"])]
     methods = list(dict.fromkeys(table["method"]))
     fig, axes = figure(height=0.6 + 0.22 * len(names) * max(len(methods), 2))
@@ -200,7 +156,7 @@ def figure_effects(table: pd.DataFrame, stem: Path) -> list[Path]:
         y = [-names.index(n) - 0.7 * (k + 0.5) / len(methods) + 0.35 for n in part["effect"]]
         reach = np.abs(part[["ci_low", "ci_high"]].sub(part["value"], axis=0).to_numpy().T)
         ax.errorbar(
-            part["value"], y, xerr=reach, fmt="os^DvPX*"[k % 8], color=PALETTE[k % len(PALETTE)],
+            part["value"], y, xerr=reach, fmt=MARKERS[k % len(MARKERS)], color=PALETTE[k % len(PALETTE)],
             capsize=2, markersize=4, linestyle="none", label=LABELS.get(method, method),
         )  # fmt: skip
     ax.axvline(0.0, color="#888888", linewidth=0.8)
@@ -208,23 +164,25 @@ def figure_effects(table: pd.DataFrame, stem: Path) -> list[Path]:
     ax.set_ylim(0.5 - len(names), 0.5)
     ax.set_xlabel("difference of means (95% interval over images)")
     fig.legend(loc="outside upper center", ncols=min(len(methods), 5))
-    return save(fig, table, stem)
+    return fig, table
 
 
-def cascade_table(means: pd.DataFrame, experiment: str, models: tuple[str, ...]) -> pd.DataFrame:
-    """Spearman with the model whose last layers are drawn anew, by step."""
+def cascade_table(e: YonaEvidence, seed: int, experiment: str, models: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """(Spearman with the model whose last layers are drawn anew, by step; what the steps count: % or layers)."""
+    drawn = e.models[(e.models["experiment"] == experiment) & e.models["mode"].isin(["cascading", "all"])]
+    unit = drawn.sort_values("mode", ascending=False)["unit"].iloc[0] if len(drawn) else ""  # the cascade's, if any
+    step = drawn[drawn["unit"] == unit].drop_duplicates("drawn").set_index("drawn")["step"]
+    means = e.means(seed, DRAWS)
     rows = means[(means["experiment"] == experiment) & (means["quantity"] == "spearman") & means["model"].isin(models)]
-    step = rows["against"].str.extract(r"^(?:top|cascading)_(\d+)$")[0].astype(float)
-    step = step.mask(rows["against"] == "random", 100.0 if experiment == SANITY else np.nan)
-    rows = rows.assign(step=step).dropna(subset="step")
-    return rows.sort_values(["model", "method", "step"], ignore_index=True)
+    rows = e.called(rows).assign(step=rows["against"].map(step)).dropna(subset="step")
+    return rows.sort_values(["model", "method", "step"], ignore_index=True), unit
 
 
-@house()
-def figure_cascade(table: pd.DataFrame, methods: list[str], stem: Path) -> list[Path]:
+@styled()
+def figure_cascade(table: pd.DataFrame, unit: str, methods: Sequence[str]) -> Drawn:
     """Adebayo's cascade: similarity with the model whose last layers are drawn anew; a panel per trained model."""
     if table.empty:
-        return []
+        raise NotTestable("needs models whose last layers are drawn anew")
     models = list(dict.fromkeys(table["model"]))
     fig, axes = figure(1, len(models), sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
@@ -236,7 +194,7 @@ def figure_cascade(table: pd.DataFrame, methods: list[str], stem: Path) -> list[
         ax.axhline(ALIKE, color="#888888", linewidth=0.8)
         ax.set_title(f"model: {model}")
         ax.set_xticks(sorted(table["step"].unique()))
-        ax.set_xlabel("re-initialised last layers" + (" (%)" if table["experiment"].iloc[0] == SANITY else ""))
+        ax.set_xlabel("re-initialised last layers" + (" (%)" if unit == "%" else ""))
     axes[0, 0].set_ylabel("Spearman with the trained model")
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=min(len(methods), 4))
-    return save(fig, table, stem)
+    return fig, table

@@ -1,332 +1,269 @@
 """What Zhang, Torres, Hermanns (ACML 2024) claim, as margins. D2a, D3a, .. are further readings of D2, D3, ..
 
-Margins are in the tables' own units (points of AI, ADb, AG, I, Db; ranks where the statement is about ranks). Published
-numbers are taken as printed, suspected misprints included.
+Every claim reads one table of the evidence. Margins are in the tables' own units (points of AI, ADb, AG, I, Db; ranks
+where the statement is about ranks). Published numbers are taken as printed, suspected misprints included.
 """
 
 from __future__ import annotations
 
-from itertools import product
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from salrun.papers.claims import COLUMNS, Evidence, Margin, claim, claims_of, evaluate_claims, parts, pick
-from salrun.papers.style import save_table
-from salrun.papers.zhang import tables
-from salrun.papers.zhang.tables import (
-    CLEAN,
-    CLOSE,
-    CONTROLS,
-    FAMILIES,
-    FIDELITY,
-    MASKED,
-    METHODS,
-    ROBUSTNESS,
-    TRANSFORMS,
-)
-from salrun.stats.bootstrap import DRAWS, percentile_interval
+from salrun.papers.claims import Parts, claim, claims_of, evaluate_claims, parts
+from salrun.papers.zhang.evidence import ZhangEvidence, by_family, by_method, lead, published_evidence, second
+from salrun.papers.zhang.names import CLEAN, CLOSE, FAMILIES, FIDELITY, MASKED, METHODS, REAL, ROBUSTNESS, TRANSFORMS
 
 ROUNDING = 0.05  # published percentages have one decimal: equal up to this
 ROUNDING_MS = 0.005  # MS and AS have two
 NOTHING = 1e-6
 MUCH = 10.0  # points
 FEW = 2.5  # at most two methods of ten
-REAL = [m for m in METHODS if m != "fake_cam"]
-READS = {  # the table that a claim rests on, by its number
-    "fidelity": [1, 2, 3, 4, 5, 10],
-    "targets": [6, 7],
-    "correlation": [8, 9],
-    "robustness": [11, 16],
-    "transforms": [12, 13, 14, 15],
-}
+CAMS = FAMILIES["CAM"]
+
+Measure: TypeAlias = Callable[[pd.DataFrame], Parts]
 
 
-def _of(table: pd.DataFrame, metric: str, methods: list[str] = METHODS, **levels: object) -> pd.DataFrame:
-    """One metric's means, a column per method."""
-    return pick(table, metric=metric, **levels, method=methods)[methods]  # methods last: a target may have fewer
+def claims(e: ZhangEvidence) -> pd.DataFrame:
+    """The verdict on every claim, from the models (seeds) of a run."""
+    return evaluate_claims(claims_of("zhang"), [seed.claims for seed in e.seeds], published_evidence())
 
 
-def _ranks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def stated(id: str, reads: str, statement: str, text: bool = False) -> Callable[[Measure], Measure]:
+    """Register a function of one table of the evidence, the one it reads, as a claim."""
+
+    def register(measure: Measure) -> Measure:
+        claim(id, "zhang", statement, reads=reads, text=text)(lambda e: measure(e[reads]))
+        return measure
+
+    return register
+
+
+def ranks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """1 = best of the ten methods; equal ones share the mean rank."""
-    return _of(table, metric).rank(axis=1, ascending=False)
+    return by_method(table, metric).rank(axis=1, ascending=False)
 
 
-def _mean_ranks(e: Evidence) -> pd.DataFrame:
-    ranks = np.stack([_ranks(e["fidelity"], m).to_numpy() for m in FIDELITY])
-    return pd.DataFrame(ranks.mean(axis=0), columns=METHODS)
+def mean_ranks(table: pd.DataFrame) -> pd.DataFrame:
+    each = np.stack([ranks(table, m).to_numpy() for m in FIDELITY])
+    return pd.DataFrame(each.mean(axis=0), columns=METHODS)
 
 
-def _by_family(values: pd.DataFrame) -> pd.DataFrame:
-    """Means over the methods of each family, as far as they are there; Fake-CAM is in none."""
-    there = {family: [m for m in members if m in values] for family, members in FAMILIES.items()}
-    return pd.DataFrame({family: values[members].mean(axis=1) for family, members in there.items() if members})
+def gradient_lowest(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame({m: lead(-by_family(by_method(table, m)), "gradient") for m in metrics})
 
 
-def _lead(values: pd.DataFrame, of: str) -> pd.Series:
-    """By how much a column exceeds the best of the others."""
-    return values[of] - values.drop(columns=of).max(axis=1)
+@stated("D1", "fidelity", "Fake-CAM is among the best two methods on AI, AD and monotonicity")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    means = {m: by_method(t, m) for m in ("AI", "ADb", "Mono")}
+    return pd.DataFrame({m: values["fake_cam"] - second(values[REAL]) for m, values in means.items()})
 
 
-def _second(values: pd.DataFrame) -> np.ndarray:
-    """The second highest of each row."""
-    return np.sort(values.to_numpy(), axis=1)[:, -2]
+@stated("D2", "fidelity", "gradient methods have the lowest family mean on every fidelity metric")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return gradient_lowest(t, FIDELITY)
 
 
-def _gradient_lowest(e: Evidence, metrics: list[str]) -> pd.DataFrame:
-    return pd.DataFrame({m: _lead(-_by_family(_of(e["fidelity"], m)), "gradient") for m in metrics})
+@stated("D2a", "fidelity", "gradient methods have the lowest family mean on AI, AD, AG, insertion and monotonicity")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return gradient_lowest(t, [m for m in FIDELITY if m != "Db"])
 
 
-def _range(e: Evidence, metric: str) -> pd.DataFrame:
-    """Highest minus lowest mean over the clean images and the four transforms, by method."""
-    means = np.stack([_of(e["transforms"], metric, transform=t).to_numpy() for t in (CLEAN, *TRANSFORMS)])
-    return pd.DataFrame(means.max(axis=0) - means.min(axis=0), columns=METHODS)
+@stated("D3", "fidelity", "CAM methods have the highest family mean on every fidelity metric (Fake-CAM left out)")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({m: lead(by_family(by_method(t, m)), "CAM") for m in FIDELITY})
 
 
-def _relative_range(e: Evidence, metric: str) -> pd.DataFrame:
-    """The range over the clean value; none where that is 0."""
-    clean = _of(e["transforms"], metric, transform=CLEAN)
-    return _range(e, metric) / clean.where(clean != 0)
+@stated("D3a", "fidelity", "the three CAM methods have the best mean ranks over the fidelity metrics")
+def _(t: pd.DataFrame) -> pd.Series:
+    mean = mean_ranks(t)
+    return mean.drop(columns=CAMS).min(axis=1) - mean[CAMS].max(axis=1)
 
 
-def _change(e: Evidence, metric: str, transform: str, methods: list[str] = METHODS) -> pd.DataFrame:
-    there, clean = (_of(e["transforms"], metric, methods, transform=t) for t in (transform, CLEAN))
-    return there - clean
+@stated("D3b", "fidelity", "Fake-CAM too has a better mean rank than every method that is no CAM")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    mean = mean_ranks(t)
+    return mean[[m for m in REAL if m not in CAMS]].sub(mean["fake_cam"], axis=0)
 
 
-def _label_beats_predicted(e: Evidence, metrics: list[str]) -> pd.DataFrame:
+@stated("D4", "fidelity", "AG, insertion and deletion are not fooled: Fake-CAM is in the worse half")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({m: ranks(t, m)["fake_cam"] - len(METHODS) / 2 for m in ("AG", "I", "Db")})
+
+
+@stated("D4a", "fidelity", "deletion to a lesser extent: it ranks Fake-CAM better than AG and insertion do")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({m: ranks(t, m)["fake_cam"] - ranks(t, "Db")["fake_cam"] for m in ("AG", "I")})
+
+
+@stated("D5", "fidelity", "no method's raw maps are complete on any image", text=True)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return NOTHING - by_method(t, "Complete")
+
+
+def label_beats_predicted(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """Where the means are equal up to rounding, predicted is no better."""
-    label, predicted = ({m: _of(e["targets"], m, target=t) for m in metrics} for t in ("label", "predicted"))
+    label, predicted = ({m: by_method(table, m, target=t) for m in metrics} for t in ("label", "predicted"))
     return parts(**{m: label[m] - predicted[m] + ROUNDING for m in metrics})
 
 
-def _outliers(values: pd.DataFrame) -> pd.DataFrame:
+@stated("D6", "targets", "explaining the label scores at least as high as explaining the prediction")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return label_beats_predicted(t, MASKED)
+
+
+@stated(
+    "D6a", "targets", "explaining the label scores at least as high as explaining the prediction on AI and deletion"
+)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return label_beats_predicted(t, ["AI", "Db"])
+
+
+@stated(
+    "D7",
+    "targets",
+    "the least probable class raises AI, 100 - AD and 100 - D, and leaves AG and insertion near 0 (0.1)",
+)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    least, label = ({m: by_method(t, m, target=target) for m in MASKED} for target in ("least_probable", "label"))
+    higher = {f"{m} higher": least[m] - label[m] for m in ("ADb", "AI", "Db")}
+    return parts(**higher, **{f"{m} near 0": 0.1 + ROUNDING - least[m] for m in ("AG", "I")})
+
+
+def with_probability(table: pd.DataFrame, sign: int) -> pd.DataFrame:
+    insertion, deletion = by_method(table, "I"), sign * by_method(table, "D")
+    return parts(insertion=insertion, deletion=deletion, insertion_more=insertion - deletion)
+
+
+@stated("D8", "correlation", "insertion and deletion (D itself) rise with p_c, insertion more", text=True)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return with_probability(t, 1)
+
+
+@stated("D8a", "correlation", "insertion and deletion (as printed, 100 - D) rise with p_c, insertion more", text=True)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return with_probability(t, -1)
+
+
+@stated("D9", "correlation", "of CAM methods AG rises and AD falls with p_c", text=True)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return parts(AG=by_method(t, "AG", CAMS), AD=-by_method(t, "AD", CAMS))
+
+
+@stated(
+    "D10",
+    "fidelity",
+    "metrics do not tell CAMs, RISE and IBA apart: their spread is below a method's interval",
+    text=True,
+)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    margins = {}
+    for metric in MASKED:
+        means = by_method(t, metric, CLOSE)
+        width = (means.iloc[1:].quantile(0.975) - means.iloc[1:].quantile(0.025)).mean()
+        margins[metric] = width - (means.max(axis=1) - means.min(axis=1))
+    return pd.DataFrame(margins)
+
+
+def outliers(values: pd.DataFrame) -> pd.DataFrame:
     """Which methods lie beyond 1.5 times the distance of the quartiles from them."""
     low, high = np.quantile(values, [0.25, 0.75], axis=1)
     reach = 1.5 * (high - low) + 1e-9  # published numbers are decimal: a value on the fence is inside
     return values.lt(low - reach, axis=0) | values.gt(high + reach, axis=0)
 
 
-@claim("D1", "zhang", "Fake-CAM is among the best two methods on AI, AD and monotonicity")
-def _(e: Evidence) -> pd.DataFrame:
-    means = {m: _of(e["fidelity"], m) for m in ("AI", "ADb", "Mono")}
-    return pd.DataFrame({m: t["fake_cam"] - _second(t[REAL]) for m, t in means.items()})
-
-
-@claim("D2", "zhang", "gradient methods have the lowest family mean on every fidelity metric")
-def _(e: Evidence) -> pd.DataFrame:
-    return _gradient_lowest(e, FIDELITY)
-
-
-@claim("D2a", "zhang", "gradient methods have the lowest family mean on AI, AD, AG, insertion and monotonicity")
-def _(e: Evidence) -> pd.DataFrame:
-    return _gradient_lowest(e, [m for m in FIDELITY if m != "Db"])
-
-
-@claim("D3", "zhang", "CAM methods have the highest family mean on every fidelity metric (Fake-CAM left out)")
-def _(e: Evidence) -> pd.DataFrame:
-    return pd.DataFrame({m: _lead(_by_family(_of(e["fidelity"], m)), "CAM") for m in FIDELITY})
-
-
-@claim("D3a", "zhang", "the three CAM methods have the best mean ranks over the fidelity metrics")
-def _(e: Evidence) -> pd.Series:
-    ranks = _mean_ranks(e)
-    cams = FAMILIES["CAM"]
-    return ranks.drop(columns=cams).min(axis=1) - ranks[cams].max(axis=1)
-
-
-@claim("D3b", "zhang", "Fake-CAM too has a better mean rank than every method that is no CAM")
-def _(e: Evidence) -> pd.DataFrame:
-    ranks = _mean_ranks(e)
-    others = [m for m in REAL if m not in FAMILIES["CAM"]]
-    return ranks[others].sub(ranks["fake_cam"], axis=0)
-
-
-@claim("D4", "zhang", "AG, insertion and deletion are not fooled: Fake-CAM is in the worse half")
-def _(e: Evidence) -> pd.DataFrame:
-    return pd.DataFrame({m: _ranks(e["fidelity"], m)["fake_cam"] - len(METHODS) / 2 for m in ("AG", "I", "Db")})
-
-
-@claim("D4a", "zhang", "deletion to a lesser extent: it ranks Fake-CAM better than AG and insertion do")
-def _(e: Evidence) -> pd.DataFrame:
-    rank = {m: _ranks(e["fidelity"], m)["fake_cam"] for m in ("AG", "I", "Db")}
-    return pd.DataFrame({m: rank[m] - rank["Db"] for m in ("AG", "I")})
-
-
-@claim("D5", "zhang", "no method's raw maps are complete on any image", text=True)
-def _(e: Evidence) -> pd.DataFrame:
-    return NOTHING - _of(e["fidelity"], "Complete")
-
-
-@claim("D6", "zhang", "explaining the label scores at least as high as explaining the prediction")
-def _(e: Evidence) -> pd.DataFrame:
-    return _label_beats_predicted(e, MASKED)
-
-
-@claim("D6a", "zhang", "explaining the label scores at least as high as explaining the prediction on AI and deletion")
-def _(e: Evidence) -> pd.DataFrame:
-    return _label_beats_predicted(e, ["AI", "Db"])
-
-
-@claim(
-    "D7", "zhang", "the least probable class raises AI, 100 - AD and 100 - D, and leaves AG and insertion near 0 (0.1)"
+@stated(
+    "D11", "robustness", "robustness and complexity metrics single out extremes only (at most two outliers of 1.5 IQR)"
 )
-def _(e: Evidence) -> pd.DataFrame:
-    least, label = ({m: _of(e["targets"], m, target=t) for m in MASKED} for t in ("least_probable", "label"))
-    higher = {f"{m} higher": least[m] - label[m] for m in ("ADb", "AI", "Db")}
-    return parts(**higher, **{f"{m} near 0": 0.1 + ROUNDING - least[m] for m in ("AG", "I")})
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({m: FEW - outliers(by_method(t, m)).sum(axis=1) for m in ROBUSTNESS})
 
 
-def _with_probability(e: Evidence, sign: int) -> pd.DataFrame:
-    insertion, deletion = _of(e["correlation"], "I"), sign * _of(e["correlation"], "D")
-    return parts(insertion=insertion, deletion=deletion, insertion_more=insertion - deletion)
+def change(table: pd.DataFrame, metric: str, transform: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
+    """By how much a transform raises the means."""
+    varied, clean = (by_method(table, metric, methods, transform=t) for t in (transform, CLEAN))
+    return varied - clean
 
 
-@claim("D8", "zhang", "insertion and deletion (D itself) rise with p_c, insertion more", text=True)
-def _(e: Evidence) -> pd.DataFrame:
-    return _with_probability(e, 1)
-
-
-@claim("D8a", "zhang", "insertion and deletion (as printed, 100 - D) rise with p_c, insertion more", text=True)
-def _(e: Evidence) -> pd.DataFrame:
-    return _with_probability(e, -1)
-
-
-@claim("D9", "zhang", "of CAM methods AG rises and AD falls with p_c", text=True)
-def _(e: Evidence) -> pd.DataFrame:
-    cams = FAMILIES["CAM"]
-    return parts(AG=_of(e["correlation"], "AG", cams), AD=-_of(e["correlation"], "AD", cams))
-
-
-@claim(
-    "D10", "zhang", "metrics do not tell CAMs, RISE and IBA apart: their spread is below a method's interval", text=True
+@stated(
+    "D12",
+    "transforms",
+    "Fake-CAM: AI rises by 10 under rotation, ADb falls by 10 under resizing (printed 2.0: misprint?)",
 )
-def _(e: Evidence) -> pd.DataFrame:
-    room = {}
-    for metric in MASKED:
-        means = _of(e["fidelity"], metric, CLOSE)
-        width = (means.iloc[1:].quantile(0.975) - means.iloc[1:].quantile(0.025)).mean()
-        room[metric] = width - (means.max(axis=1) - means.min(axis=1))
-    return pd.DataFrame(room)
-
-
-@claim("D11", "zhang", "robustness and complexity metrics single out extremes only (at most two outliers of 1.5 IQR)")
-def _(e: Evidence) -> pd.DataFrame:
-    return pd.DataFrame({m: FEW - _outliers(_of(e["robustness"], m)).sum(axis=1) for m in ROBUSTNESS})
-
-
-@claim(
-    "D12", "zhang", "Fake-CAM: AI rises by 10 under rotation, ADb falls by 10 under resizing (printed 2.0: misprint?)"
-)
-def _(e: Evidence) -> pd.DataFrame:
-    rise, fall = _change(e, "AI", "rotation", ["fake_cam"]), -_change(e, "ADb", "resize", ["fake_cam"])
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    rise, fall = change(t, "AI", "rotation", ["fake_cam"]), -change(t, "ADb", "resize", ["fake_cam"])
     return parts(AI_rotation=rise - MUCH, ADb_resize=fall - MUCH)
 
 
-def _insertion_falls(e: Evidence) -> pd.DataFrame:
-    falls = {t: -_change(e, "I", t) for t in TRANSFORMS}
+def insertion_falls(table: pd.DataFrame) -> pd.DataFrame:
+    falls = {t: -change(table, "I", t) for t in TRANSFORMS}
     size = {t: fall.abs().mean(axis=1) for t, fall in falls.items()}
     least = pd.DataFrame({t: size[t] - size["crop"] for t in TRANSFORMS if t != "crop"})
     return parts(**{f"I falls, {t}": fall for t, fall in falls.items()}, **{"I least in crop, against": least})
 
 
-@claim(
+@stated(
     "D13",
-    "zhang",
+    "transforms",
     "under transforms insertion falls, least under crop, and 100 - D rises (Grad-CAM, crop printed 78.8: misprint?)",
 )
-def _(e: Evidence) -> pd.DataFrame:
-    rises = parts(**{f"Db rises, {t}": _change(e, "Db", t) for t in TRANSFORMS})
-    return pd.concat([_insertion_falls(e), rises], axis=1)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    rises = parts(**{f"Db rises, {name}": change(t, "Db", name) for name in TRANSFORMS})
+    return pd.concat([insertion_falls(t), rises], axis=1)
 
 
-@claim("D13a", "zhang", "under every transform insertion falls, least under crop")
-def _(e: Evidence) -> pd.DataFrame:
-    return _insertion_falls(e)
+stated("D13a", "transforms", "under every transform insertion falls, least under crop")(insertion_falls)
 
 
-@claim("D14", "zhang", "under transforms AI and AD of gradient methods vary most, of CAM methods least (range / clean)")
-def _(e: Evidence) -> pd.DataFrame:
-    found = {}
+def spread(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Highest minus lowest mean over the clean images and the four transforms, by method."""
+    means = np.stack([by_method(table, metric, transform=t).to_numpy() for t in (CLEAN, *TRANSFORMS)])
+    return pd.DataFrame(means.max(axis=0) - means.min(axis=0), columns=METHODS)
+
+
+def relative_spread(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The spread over the clean value; none where that is 0."""
+    clean = by_method(table, metric, transform=CLEAN)
+    return spread(table, metric) / clean.where(clean != 0)
+
+
+def gain_varies_least(size: dict[str, pd.Series]) -> pd.DataFrame:
+    return pd.DataFrame({m: size[m] - size["AG"] for m in MASKED if m != "AG"})
+
+
+@stated(
+    "D14",
+    "transforms",
+    "under transforms AI and AD of gradient methods vary most, of CAM methods least (range / clean)",
+)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    margins: dict[str, pd.Series] = {}
     for metric in ("AI", "ADb"):
-        family = _by_family(_relative_range(e, metric))
-        found[f"{metric} gradient most"] = _lead(family, "gradient")
-        found[f"{metric} CAM least"] = _lead(-family, "CAM")
-    return pd.DataFrame(found)
+        family = by_family(relative_spread(t, metric))
+        margins |= {f"{metric} gradient most": lead(family, "gradient"), f"{metric} CAM least": lead(-family, "CAM")}
+    return pd.DataFrame(margins)
 
 
-@claim("D15", "zhang", "under transforms AG varies least of all metrics (points, Fake-CAM left out)")
-def _(e: Evidence) -> pd.DataFrame:
-    size = {m: _range(e, m)[REAL].mean(axis=1) for m in MASKED}
-    return pd.DataFrame({m: size[m] - size["AG"] for m in MASKED if m != "AG"})
+@stated("D15", "transforms", "under transforms AG varies least of all metrics (points, Fake-CAM left out)")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return gain_varies_least({m: spread(t, m)[REAL].mean(axis=1) for m in MASKED})
 
 
-@claim("D15a", "zhang", "under transforms AG of CAM methods varies least of all metrics (relative to the clean value)")
-def _(e: Evidence) -> pd.DataFrame:
-    size = {m: _relative_range(e, m)[FAMILIES["CAM"]].mean(axis=1) for m in MASKED}
-    return pd.DataFrame({m: size[m] - size["AG"] for m in MASKED if m != "AG"})
+@stated(
+    "D15a", "transforms", "under transforms AG of CAM methods varies least of all metrics (relative to the clean value)"
+)
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return gain_varies_least({m: relative_spread(t, m)[CAMS].mean(axis=1) for m in MASKED})
 
 
-@claim("D16", "zhang", "by definition MS is at least AS, and Fake-CAM's MS is 0")
-def _(e: Evidence) -> pd.DataFrame:
-    most, mean = _of(e["robustness"], "MS"), _of(e["robustness"], "AS")
+@stated("D16", "robustness", "by definition MS is at least AS, and Fake-CAM's MS is 0")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    most, mean = by_method(t, "MS"), by_method(t, "AS")
     return parts(MS_not_below_AS=most - mean + ROUNDING_MS, MS_is_0=NOTHING - most[["fake_cam"]])
 
 
-@claim("D16a", "zhang", "by definition MS is at least AS")
-def _(e: Evidence) -> pd.DataFrame:
-    return _of(e["robustness"], "MS") - _of(e["robustness"], "AS") + ROUNDING_MS
-
-
-CONCLUSIONS = {  # about AI, ADb and AG: do they outlive maps of equal brightness?
-    "gradient methods have the lowest family mean": lambda means: _lead(-_by_family(means), "gradient"),
-    "CAM methods have the highest family mean": lambda means: _lead(_by_family(means), "CAM"),
-    "Fake-CAM is among the best two": lambda means: means["fake_cam"] - _second(means.drop(columns="fake_cam")),
-}
-
-
-def brightness_table(cell: tables.Cell, draws: int = DRAWS) -> pd.DataFrame:
-    """Each conclusion on maps as they are (minmax) and made equally bright: its margin and whether it holds.
-
-    Of the methods at hand, over the images that all of them explain; families are compared as far as they are there.
-    """
-    frame = tables.frames(cell).get("fidelity", pd.DataFrame())
-    columns = ["conclusion", "metric", "view", "methods", "margin", "ci_low", "ci_high", "holds"]
-    rows: list[tuple] = []
-    if not frame.shape[1]:
-        return pd.DataFrame(columns=columns)
-    frame = tables.common(frame)
-    table = tables.mean_table(frame, draws if len(frame) >= tables.ENOUGH else 0)
-    for (said, margin_of), metric, view in product(CONCLUSIONS.items(), MASKED[:3], ["minmax", *CONTROLS]):
-        name = metric if view == "minmax" else f"{metric} {view}"
-        present = [m for m in METHODS if (name, m) in table and table[name, m].notna().iloc[0]]
-        if not {"fake_cam", "gradient", "grad_cam"} <= set(present):
-            continue
-        margins = margin_of(_of(table, name, present))
-        low, high = percentile_interval(margins.iloc[1:]) if len(margins) > 1 else (np.nan, np.nan)
-        margin = Margin(float(margins.iloc[0]), float(low), float(high))
-        holds = "uncertain" if np.isnan(margin.low) else margin.holds
-        rows.append((said, metric, view, len(present), margin.value, margin.low, margin.high, holds))
-    return pd.DataFrame(rows, columns=columns)
-
-
-def evaluate(cells: list[tables.Cell], draws: int = DRAWS) -> pd.DataFrame:
-    """The verdict on every claim, from the cells (seeds) of a run."""
-    evidence = [tables.evidence(cell, draws) for cell in cells]
-    published = tables.published_evidence()
-    rows = []
-    for each in claims_of("zhang"):
-        number = int(each.id.strip("Dab"))
-        table = next(name for name, numbers in READS.items() if number in numbers)
-        rows += evaluate_claims([each], [e.get(table, Evidence()) for e in evidence], published).to_dict("records")
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def write_claims(run: Path, draws: int = DRAWS) -> Path:
-    """claims.csv of a run, and tables/zhang_brightness.csv."""
-    cells = tables.read_cells(run)
-    bright = pd.concat([brightness_table(cell, draws).assign(seed=cell.seed) for cell in cells], ignore_index=True)
-    if len(bright):
-        save_table(bright, run / "tables" / "zhang_brightness")
-    return save_table(evaluate(cells, draws), run / "claims")
+@stated("D16a", "robustness", "by definition MS is at least AS")
+def _(t: pd.DataFrame) -> pd.DataFrame:
+    return by_method(t, "MS") - by_method(t, "AS") + ROUNDING_MS

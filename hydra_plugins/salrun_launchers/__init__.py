@@ -1,0 +1,1 @@
+"""Hydra finds launchers in packages of `hydra_plugins`: salrun's, for jobs that are submitted."""

@@ -1,0 +1,243 @@
+"""The verbs, `salrun list|check|status|collect|report|reliability|cache`: each with its own parser, help and act."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from salrun.config.catalogue import GROUPS, load_plugins, names
+from salrun.errors import SalrunError, near, unknown
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises SalrunError where argparse prints its usage and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SalrunError(f"{self.prog}: {message}")
+
+
+class Verb:
+    """One verb. Its class docstring is its help; `words` says what it takes, `needs` what it cannot do without."""
+
+    about = ""
+    example = ""
+    words: tuple[str, str] = ("", "")  # what the words are called, and what they are
+    needs = ""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    def parser(self) -> Parser:
+        parser = Parser(
+            prog=f"salrun {self.name}",
+            description=self.__doc__,
+            epilog=f"example: {self.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("words", nargs="*", metavar=self.words[0], help=self.words[1])
+        return parser
+
+    def run(self, words: Sequence[str]) -> int:
+        """Read the words and act; the exit code."""
+        parser = self.parser()
+        if "-h" in words or "--help" in words:
+            print(parser.format_help())
+            return 0
+        given = parser.parse_intermixed_args(list(words))
+        if self.needs and all("=" in word for word in given.words):
+            raise SalrunError(f"salrun {self.name} needs {self.needs}: {self.example}")
+        return self.act(given)
+
+    def act(self, given: argparse.Namespace) -> int:
+        raise NotImplementedError("abstract")
+
+
+class List(Verb):
+    """Name and description of everything in a group, yours of SALRUN_PLUGINS included."""
+
+    about = "what there is"
+    example = "salrun list methods | metrics | experiment | dataset | model | reasoning | views"
+    words = ("GROUP", f"one of {', '.join([*GROUPS, 'views'])}")
+
+    def act(self, given: argparse.Namespace) -> int:
+        if len(given.words) != 1:
+            raise SalrunError(f"salrun list takes one group: {', '.join([*GROUPS, 'views'])}")
+        (word,) = given.words
+        group = next((g for g in GROUPS if word == f"{g}s"), word)
+        if group == "views":
+            from salrun.views import VIEWS
+
+            rows = {name: view.about for name, view in VIEWS.items()}
+        elif group in GROUPS:
+            load_plugins()
+            rows = names(group)
+        else:
+            raise SalrunError(f"unknown group '{group}'{near(group, [*GROUPS, 'views'])}")
+        width = max(map(len, rows), default=0) + 2
+        for name, about in rows.items():
+            print(f"{name:<{width}}{about}")
+        return 0
+
+
+class Check(Verb):
+    """Put methods and metrics through the conformance suite, with settings of theirs; exit code 1 if one fails."""
+
+    about = "does a method or metric do what all must?"
+    example = "salrun check my_method.py | module:Class | NAME [key=value]"
+    words = ("PART", "a Python file, module:Class, or a name of `salrun list methods|metrics`; key=value sets its keys")
+    needs = "a file, module:Class or a name"
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.cli.check import check_parts
+
+        return check_parts([w for w in given.words if "=" not in w], [w for w in given.words if "=" in w])
+
+
+class Status(Verb):
+    """One line per run: state, what, where, why, log; jobs of sweeps that never began come last."""
+
+    about = "what is done, running, failed, missing"
+    example = "salrun status [outputs/...]"
+    words = ("FOLDER", "runs, sweeps, or folders of them; default: outputs")
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.results.run import runs_below
+        from salrun.sweep.jobs import AGAIN, counts, job_in, jobs_of, sweeps_below
+
+        paths = [Path(w) for w in given.words] or [Path("outputs")]
+        asked = {job.folder: job for sweep in sweeps_below(paths) for job in jobs_of(sweep)}
+        runs = runs_below(paths, none=bool(asked))
+        jobs = [asked.pop(run) if run in asked else job_in(run) for run in runs] + list(asked.values())
+        for job in jobs:
+            log = f"  log: {_shown(job.log)}" if job.log and job.state == "failed" else ""
+            print(f"{job.state:<12}{job.what:<58}{_shown(job.folder)}  {job.reason}{log}")
+        hint = f"; of a sweep, {AGAIN}" if any(job.state in ("failed", "missing") for job in jobs) else ""
+        print(f"{counts(jobs)}{hint}", file=sys.stderr)
+        return 0
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+class Collect(Verb):
+    """Join runs into the layout of one run, with the figures and claims that span them."""
+
+    about = "join runs into one"
+    example = "salrun collect RUNS... -o outputs/<paper>/<name>"
+    words = ("RUN", "runs, sweeps, or folders of them")
+    needs = "runs"
+
+    def parser(self) -> Parser:
+        parser = super().parser()
+        parser.add_argument("-o", "--output", type=Path, help="the folder; default: outputs/<paper>/<time>")
+        return parser
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.sweep.collect import collect_runs
+
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        return collect_runs([Path(w) for w in given.words], given.output, stamp)
+
+
+class Report(Verb):
+    """Write the report of a run again, or one report of several."""
+
+    about = "write report.html of one run, or one for several"
+    example = "salrun report RUNS... [-o FILE]"
+    words = ("RUN", "runs, or folders of them")
+    needs = "runs"
+
+    def parser(self) -> Parser:
+        parser = super().parser()
+        default = Path("outputs") / "report.html"
+        parser.add_argument("-o", "--output", type=Path, default=default, help=f"of several: the file ({default})")
+        return parser
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.report import write_joint_report, write_report
+        from salrun.results.run import runs_below
+
+        runs = runs_below([Path(w).resolve() for w in given.words])
+        print(write_report(runs[0]) if len(runs) == 1 else write_joint_report(runs, given.output))
+        return 0
+
+
+class Reliability(Verb):
+    """Krippendorff's alpha, inter-method and internal consistency of any run's metrics.
+
+    Settings: draws=N (resamples), test=NAME (of pairs of methods), nan_to_zero=true|false.
+    """
+
+    about = "are the metrics reliable here?"
+    example = "salrun reliability RUNS... [draws=N] [nan_to_zero=true]"
+    words = ("RUN", "runs, or folders of them; key=value: settings")
+
+    def act(self, given: argparse.Namespace) -> int:
+        settings = [w for w in given.words if "=" in w and not Path(w).exists()]
+        paths = [Path(w).resolve() for w in given.words if w not in settings]
+        if not paths:
+            raise SalrunError("salrun reliability needs runs: salrun reliability outputs/<experiment>/latest")
+        values = _reliability_settings(settings)
+
+        from salrun.report.reliability import reliability_report
+        from salrun.results.run import runs_below
+
+        runs = runs_below(paths)
+        print(reliability_report(runs, runs[-1] / "reliability", **values))
+        return 0
+
+
+def _reliability_settings(words: list[str]) -> dict[str, Any]:
+    """`draws=10000 test=wilcoxon nan_to_zero=false` as values."""
+    from salrun.stats.ranks import TESTS
+
+    allowed = {"draws": "a number of at least 1", "test": " or ".join(TESTS), "nan_to_zero": "true or false"}
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        if key not in allowed:
+            raise unknown("setting", key, allowed, "salrun reliability")
+        read = {"true": True, "false": False} if key == "nan_to_zero" else {name: name for name in TESTS}
+        values[key] = int(text) if key == "draws" and text.isdecimal() else read.get(text)
+        if not values[key] and values[key] is not False:
+            raise SalrunError(f"salrun reliability: {key} must be {allowed[key]}, got '{text}'")
+    return values
+
+
+class Cache(Verb):
+    """Say what the store holds; `clear` empties it, or one stage of it."""
+
+    about = "what the store holds"
+    example = "salrun cache [clear [STAGE]]"
+    words = ("clear [STAGE]", "nothing: show; clear: remove all; clear maps: remove one stage")
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.pipeline.plan import size
+        from salrun.store.entries import Store
+
+        root = Path(os.path.expanduser(os.environ.get("SALRUN_CACHE") or "~/.cache/salrun/store"))
+        store = Store(root)
+        match given.words:
+            case []:
+                pass
+            case ["clear"] | ["clear", _]:
+                store.clear(*given.words[1:])
+            case words:
+                raise SalrunError(f"salrun cache takes nothing or 'clear [STAGE]', got '{' '.join(words)}'")
+        print(f"store {root}")
+        for stage, (entries, used) in store.usage().items():
+            print(f"  {stage:<10}{entries:>8} entries {size(used):>10}")
+        return 0
+
+
+VERBS: dict[str, Verb] = {verb.name: verb for verb in (kind() for kind in Verb.__subclasses__())}

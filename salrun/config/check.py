@@ -1,0 +1,99 @@
+"""Check a composed config, every name, key and type of it, before anything is computed. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, TRANSFORMED
+from salrun.config.settings import GROUPS, SETTINGS, papers, parse_shard
+from salrun.config.signatures import check_parameters, parameters
+from salrun.errors import SalrunError, unknown
+from salrun.ranges import complaint
+
+
+def check(cfg: DictConfig) -> dict[str, Any]:
+    """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
+    _check_switches(cfg)
+    OmegaConf.update(cfg, "data_root", os.path.expanduser(str(cfg.data_root)), force_add=True)
+    OmegaConf.update(cfg, "cache_dir", os.path.expanduser(str(cfg.cache_dir)), force_add=True)
+    try:
+        config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as fault:
+        raise SalrunError(f"the config does not resolve at '{fault.full_key}': {str(fault).splitlines()[0]}") from fault
+    for key, declared in SETTINGS.items():
+        wrong = complaint(config.get(key), str(declared.type))
+        if wrong:
+            raise SalrunError(f"{key} {wrong}")
+        if key not in GROUPS:
+            config.setdefault(key, None)
+    if config["paper"] is not None and config["paper"] not in papers():
+        raise unknown("paper", config["paper"], [*papers(), "null"])
+    parse_shard(config["shard"])
+    for group in ("dataset", "model"):
+        if not config.get(group):
+            raise SalrunError(f"no {group} chosen: add +experiment=<name> or {group}=<name> (salrun list {group})")
+        _check_part(config[group], group, OF_DATASET if group == "dataset" else ())
+    _check_reasoning(config["dataset"])
+    transforms = _mapping(config["dataset"].get("transforms"), "dataset.transforms")
+    check_parameters(TRANSFORMED, transforms, "dataset.transforms")
+    for name, recipe in _mapping(config.get("others"), "others").items():
+        _check_part(recipe, f"others.{name}")
+    if not _mapping(config.get("methods"), "methods"):
+        raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
+    for name, spec in config["methods"].items():
+        _check_part(spec, f"methods.{name}", OF_METHOD, selected=config["methods"])
+        wrong = complaint(spec.get("target"), f"{SETTINGS['target'].type} | None")
+        if wrong:
+            raise SalrunError(f"methods.{name}.target {wrong}")
+    for name, spec in _mapping(config.get("metrics"), "metrics").items():
+        _check_part(spec, f"metrics.{name}", OF_METRIC, selected=config["metrics"])
+        for variant, changes in _mapping(spec.get("variants"), f"metrics.{name}.variants").items():
+            where = f"metrics.{name}.variants.{variant}"
+            if not isinstance(variant, str) or not variant:
+                raise SalrunError(f"{where}: the name of a variant must be text, got {variant!r}: quote it")
+            merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
+            check_parameters(spec["_target_"], merged, where, OF_METRIC)
+    return config
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value or {}, dict):
+        raise SalrunError(f"{where} must be a mapping (name: settings), got {value!r}")
+    return value or {}
+
+
+def _check_switches(cfg: DictConfig) -> None:
+    """What other settings are looked up by: the scale, and the reading where the experiment has several."""
+    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
+    wrong = complaint(plain.get("scale"), str(SETTINGS["scale"].type))
+    if wrong:
+        raise SalrunError(f"scale {wrong}")
+    readings = plain.get("readings")
+    if isinstance(readings, dict) and plain.get("reading") not in list(readings):  # a list has no hash
+        raise SalrunError(f"reading must be one of {', '.join(readings)}, got {plain.get('reading')!r}")
+
+
+def _check_part(spec: Any, where: str, reserved: tuple[str, ...] = (), selected: Mapping[str, Any] = {}) -> None:
+    if not isinstance(spec, dict) or "_target_" not in spec:
+        group, _, name = where.partition(".")
+        if selected:
+            raise SalrunError(
+                f"{where} is set but '{name}' is not selected: add it to '{group}=[...]' "
+                f"(selected: {', '.join(k for k, v in selected.items() if isinstance(v, dict) and '_target_' in v)})"
+            )
+        raise SalrunError(f"{where} names no _target_: choose one by {group}=<name> (salrun list {group})")
+    if not isinstance(spec["_target_"], str):
+        raise SalrunError(f"{where}._target_ must be a dotted name, got {spec['_target_']!r}")
+    check_parameters(spec["_target_"], spec, where, reserved)
+
+
+def _check_reasoning(dataset: dict[str, Any]) -> None:
+    """The one parameter of a data set that is chosen by a group of its own."""
+    asked = (parameters(dataset["_target_"]) or {}).get("reasoning")
+    if asked and asked.required and not dataset.get("reasoning"):
+        raise SalrunError("this data set needs a reasoning: add reasoning=<name> (salrun list reasoning)")

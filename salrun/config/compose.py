@@ -1,0 +1,330 @@
+"""Compose the config as Hydra will, and say what is wrong with it in one sentence. Needs no torch."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from salrun.config.catalogue import conf_dir, names
+from salrun.config.check import check
+from salrun.config.command import Command, of_hydra
+from salrun.config.settings import SETTINGS
+from salrun.config.signatures import UnknownKey
+from salrun.errors import SalrunError, near, unknown
+
+LISTS = ("methods", "metrics")  # groups of which a run has several
+MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
+
+
+def check_command(command: Command) -> None:
+    """Raise SalrunError if any job of this command has a bad config (the first jobs of a large sweep)."""
+    combinations = expand(command.overrides)
+    if not command.multirun:
+        _check_one_job(command.overrides)
+    for combination in itertools.islice(combinations, MOST_COMBINATIONS):
+        checked(compose_config(combination, command.folders), combination, command.folders)
+
+
+def composed_run(command: Command) -> tuple[dict[str, Any], DictConfig]:
+    """(the checked config of a single run, all that was composed: Hydra's own part too)."""
+    expand(command.overrides)
+    _check_one_job(command.overrides)
+    whole = _composed(command.overrides, command.folders)
+    HydraConfig.instance().set_config(whole)  # what `${hydra:...}` reads
+    return checked(_without_hydra(whole), command.overrides, command.folders), whole
+
+
+def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> dict[str, Any]:
+    """The checked config; of an unknown key SalrunError says whether the experiment has it, not the overrides."""
+    try:
+        return check(cfg)
+    except UnknownKey as fault:
+        raise SalrunError(_not_typed(fault.key, overrides, folders) or str(fault)) from fault
+
+
+def _check_one_job(overrides: Sequence[str]) -> None:
+    """Several values are a sweep's; of methods and metrics a list is meant more often."""
+    for override in map(_parsed, overrides):
+        if override.is_sweep_override():
+            line, key = str(override.input_line), override.get_key_element()
+            value = line.partition("=")[2]
+            if override.key_or_group in LISTS and override.is_choice_sweep():
+                raise SalrunError(f"'{line}' is a sweep: write '{key}=[{value}]' to use all in one run, or add -m")
+            raise SalrunError(f"'{line}' is a sweep: add -m to run one job for each value")
+
+
+def _parsed(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
+
+
+def expand(overrides: Sequence[str]) -> Iterator[list[str]]:
+    """All combinations of a sweep's overrides."""
+    try:
+        parsed = list(map(_parsed, overrides))
+    except HydraException as fault:
+        raise SalrunError(_parse_error(fault, overrides)) from fault
+    choices = []
+    for override in parsed:
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([str(override.input_line)])
+    return (list(c) for c in itertools.product(*choices))
+
+
+def _parse_error(fault: HydraException, overrides: Sequence[str]) -> str:
+    text = getattr(fault, "override", None) or next(filter(_unreadable, overrides), " ".join(overrides))
+    hint = "quote lists, braces and spaces, e.g. 'methods=[gradient,rise]'"
+    return f"cannot read '{text}' as key=value; {hint}"
+
+
+def _unreadable(override: str) -> bool:
+    try:
+        _parsed(override)
+    except HydraException:
+        return True
+    return False
+
+
+def compose_config(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> DictConfig:
+    """The config of one job, whatever its launcher: overrides of Hydra itself are left out."""
+    wanted = [o for o in overrides if not of_hydra(o) or o.startswith("hydra.searchpath=")]
+    return _without_hydra(_composed(wanted, folders))
+
+
+def _without_hydra(whole: DictConfig) -> DictConfig:
+    cfg = copy.deepcopy(whole)
+    OmegaConf.set_readonly(cfg, False)
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"]
+    return cfg
+
+
+def _composed(overrides: Sequence[str], folders: tuple[Path, ...]) -> DictConfig:
+    """All that the overrides compose to, Hydra's own part too; SalrunError says which of them is wrong."""
+    plain = [o for o in overrides if not o.startswith("hydra.searchpath=")]
+    search = searchpath(overrides, folders)
+    typed = [entry.removeprefix("file://") for entry in _typed_path(overrides)]
+    folders = (*folders, *(Path(entry) for entry in typed if "://" not in entry))
+    _check_names(plain, folders)
+    try:
+        whole = _compose([*plain, *search])
+    except MissingConfigException as fault:
+        raise SalrunError(_missing(fault, folders)) from fault
+    except OverrideParseException as fault:
+        raise SalrunError(_parse_error(fault, plain)) from fault
+    except SalrunError:
+        raise
+    except Exception as fault:  # whatever Hydra raises at a config it did not expect, and the YAML reader's errors
+        told = (
+            _misspelt_addition(plain, search) or _composition(fault, plain, folders) or _culprit(fault, plain, search)
+        )
+        raise SalrunError(told) from fault
+    _check_keys(whole, plain, search, folders)
+    _check_variants(plain, whole)
+    return whole
+
+
+def searchpath(overrides: Sequence[str], folders: Iterable[Path]) -> list[str]:
+    """The override by which Hydra looks for configs in the users' folders too; none where there are none."""
+    entries = [*_typed_path(overrides), *(f"file://{folder}" for folder in folders)]
+    return [f"hydra.searchpath=[{','.join(map(quoted, entries))}]"] if entries else []
+
+
+def _typed_path(overrides: Sequence[str]) -> list[str]:
+    """What is typed as `hydra.searchpath=[...]`; the last one counts."""
+    typed = [o for o in overrides if o.startswith("hydra.searchpath=")]
+    value = _parsed(typed[-1]).value() if typed else None
+    return [str(entry) for entry in value] if isinstance(value, list) else []
+
+
+def quoted(text: str) -> str:
+    """A text as a value of an override, whatever is in it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), job_name="salrun", version_base="1.3"):
+        return compose("config", overrides=list(overrides), return_hydra_config=True)
+
+
+def _culprit(fault: Exception, plain: Sequence[str], search: Sequence[str]) -> str:
+    """Hydra's message, after the override without which the rest composes."""
+    text = " ".join((str(fault) or str(fault.__cause__)).split())[:300]
+    for number in reversed(range(len(plain))):
+        try:
+            _compose([*plain[:number], *plain[number + 1 :], *search])
+        except Exception:
+            continue
+        return f"cannot apply '{plain[number]}': {text}"
+    return text
+
+
+def _check_names(overrides: Sequence[str], folders: tuple[Path, ...]) -> None:
+    """Names of groups, with near matches: for lists of methods Hydra's own error does not show the options."""
+    for override in overrides:
+        match = re.match(r"\+?(experiment|dataset|model|methods|metrics|reasoning)=(.*)$", override, flags=re.DOTALL)
+        if not match:
+            continue
+        group, value = match[1], match[2].strip()
+        if value.startswith("{"):
+            continue
+        options = names(group, folders)
+        chosen = [name for name in (v.strip(" '\"") for v in value.strip("[]").split(",")) if name]
+        for name in chosen:
+            if name not in options and name != "null":
+                raise unknown(group.rstrip("s") if group != "metrics" else "metric", name, options, f"{group}={value}")
+        _check_distinct(group, chosen)
+
+
+def _check_distinct(group: str, chosen: Sequence[str]) -> None:
+    """A part is called by the last part of its name, and Hydra lets the later of two replace the earlier."""
+    seen: dict[str, str] = {}
+    for name in chosen:
+        last = name.rpartition("/")[2]
+        if seen.get(last) == name:
+            raise SalrunError(f"{group}: '{name}' is in the list twice: take one out")
+        if last in seen:
+            raise SalrunError(
+                f"{group}: '{seen[last]}' and '{name}' are both called '{last}' and cannot be in one run: give them "
+                f"two (-m '{group}=[{seen[last]}],[{name}]'), or one of them another name in a {group}/<name>.yaml of "
+                "your own (--config-dir)"
+            )
+        seen[last] = name
+
+
+def _check_keys(whole: DictConfig, plain: Sequence[str], search: Sequence[str], folders: Iterable[Path]) -> None:
+    """Refuse a top-level key that nothing reads: it is neither declared, nor a group, nor used by an interpolation."""
+    unread = {str(key) for key in whole} - {*SETTINGS, "hydra", *_interpolated(OmegaConf.to_yaml(whole))}
+    if not unread:
+        return
+    files = (path.read_text("utf-8", "replace") for folder in (conf_dir(), *folders) for path in folder.rglob("*.yaml"))
+    readable = {*SETTINGS, *_groups(search)}
+    typed, elsewhere = _additions(plain), _interpolated("".join(files))  # a part that is not chosen may read it
+    for key in sorted(k for k in unread - readable if k in typed or k not in elsewhere):
+        told = f"unknown key '{key}' in '{typed[key]}'" if key in typed else f"nothing reads the key '{key}'"
+        raise SalrunError(f"{told}{near(key, {*readable, *map(str, whole)} - {key, 'hydra'})}")
+
+
+def _interpolated(text: str) -> set[str]:
+    """The top-level keys that interpolations read."""
+    return set(re.findall(r"\$\{(?:oc\.select:)?(\w+)", text))
+
+
+def _additions(plain: Sequence[str]) -> dict[str, str]:
+    """Top-level key -> the override that adds it: `+key=value` makes any key for Hydra."""
+    added = [o for o in map(_parsed, plain) if o.is_add() or o.is_force_add()]
+    return {re.split(r"[./@]", o.key_or_group)[0]: str(o.input_line) for o in added}
+
+
+def _misspelt_addition(plain: Sequence[str], search: Sequence[str]) -> str:
+    """Of overrides that do not compose: one that adds what is nearly a setting or a group; else nothing."""
+    added = _additions(plain)
+    readable = {*SETTINGS, *(_groups(search) if added.keys() - {*SETTINGS, "experiment"} else ())}
+    for key, override in added.items():
+        if key not in {*readable, "experiment"} and difflib.get_close_matches(key, readable, n=1, cutoff=0.75):
+            return f"unknown key '{key}' in '{override}'{near(key, readable)}"
+    return ""
+
+
+def _groups(search: Sequence[str]) -> set[str]:
+    """Hydra's config groups: ours, the users' folders' and what plug-ins registered."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        return set(loader.get_group_options("", ObjectType.GROUP, "config", list(search))) - {"hydra"}
+
+
+def _check_variants(plain: Sequence[str], cfg: DictConfig) -> None:
+    """A metric's setting that each of its variants makes for itself cannot be made for all of them."""
+    metrics: Any = OmegaConf.to_container(cfg, resolve=False).get("metrics")  # type: ignore[union-attr]
+    for name, key in _metric_settings(map(_parsed, plain)):
+        spec = metrics.get(name) if isinstance(metrics, dict) else None
+        variants = spec.get("variants") if isinstance(spec, dict) else None
+        if isinstance(variants, dict) and variants and all(isinstance(v, dict) and key in v for v in variants.values()):
+            raise SalrunError(
+                f"metrics.{name}.{key} has no effect: each variant sets its own; use metrics.{name}.variants.<name>."
+                f"{key} (variants: {', '.join(map(str, variants))})"
+            )
+
+
+def _metric_settings(overrides: Iterable[Override]) -> Iterable[tuple[str, str]]:
+    """(metric, key) of what the overrides set, also as `metrics.name={key: value}`."""
+    for override in overrides:
+        group, *path = override.key_or_group.split(".")
+        if group != "metrics" or override.is_delete():
+            continue
+        value = override.value()
+        if len(path) > 1:
+            yield path[0], path[1]
+        elif path and isinstance(value, dict):
+            yield from ((path[0], str(key)) for key in value)
+
+
+def _not_typed(key: str, overrides: Sequence[str], folders: tuple[Path, ...]) -> str:
+    """Of an unknown key that the experiment sets for a part that was chosen instead of its own; else nothing."""
+    group = key.partition(".")[0]
+    experiment = next((o for o in overrides if re.match(r"\+\+?experiment=", o)), None)
+    chosen = next((o for o in overrides if re.match(rf"\+*{group}=(?!\{{)", o)), None)
+    typed = any(f"{_parsed(o).key_or_group}.".startswith(f"{key}.") for o in overrides)
+    if typed or not experiment or not chosen:
+        return ""
+    try:
+        alone = compose_config([chosen], folders)
+    except SalrunError:
+        return ""
+    if OmegaConf.select(alone, key, default=None, throw_on_resolution_failure=False) is not None:
+        return ""
+    return (
+        f"unknown key '{key}': {experiment} sets it, and {chosen} does not take it; choose a {group} that the "
+        f"experiment is made for, or leave {experiment} out"
+    )
+
+
+def _missing(fault: MissingConfigException, folders: tuple[Path, ...]) -> str:
+    wanted = str(fault.missing_cfg_file or "?")
+    group, _, name = wanted.rpartition("/")
+    for folder in (group, group.split("/")[0]):
+        options = names(folder, folders) if folder else {}
+        if options:
+            return f"unknown {folder} '{wanted.removeprefix(folder + '/')}'{near(name, options)}"
+    return f"config '{wanted}' not found"
+
+
+def _composition(fault: Exception, overrides: Sequence[str], folders: tuple[Path, ...]) -> str:
+    """Of a key that does not exist: the key, and the keys that do; else nothing."""
+    text = " ".join((str(fault) or str(fault.__cause__)).split())
+    key = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
+    if key and not of_hydra(key[1]) and ("not in struct" in text or "To append" in text):
+        full = key[1]
+        parent, _, last = full.rpartition(".")
+        given = [o for o in overrides if o.lstrip("+~").split("=")[0] != full]
+        try:
+            rest = compose_config(given, folders)
+            siblings = OmegaConf.select(rest, parent) if parent else rest
+            options = list(siblings) if isinstance(siblings, DictConfig) else []
+        except SalrunError:
+            options = []
+        if parent and not options:
+            group, _, name = parent.partition(".")
+            if group in ("methods", "metrics"):
+                hint = near(name, names(group, folders))
+                return f"{full} is set but '{name}' is not selected: add it to '{group}=[...]'{hint}"
+        return f"unknown key '{full}'{near(last, map(str, options))}"
+    return ""

@@ -1,0 +1,117 @@
+"""What parameters a `_target_` takes, read from its source without importing it (importing torch takes seconds)."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from salrun.errors import SalrunError, near
+from salrun.ranges import complaint
+
+
+class Parameter(NamedTuple):
+    """What the source says of one parameter."""
+
+    annotation: str
+    required: bool
+
+
+class UnknownKey(SalrunError):
+    """A key that the part at this place of the config does not take."""
+
+    def __init__(self, key: str, known: Iterable[str]) -> None:
+        super().__init__(f"unknown key '{key}'{near(key.rpartition('.')[2], known)}")
+        self.key = key
+
+
+@lru_cache(maxsize=512)
+def parameters(target: str) -> dict[str, Parameter] | None:
+    """The parameters of a dataclass or function by name; None where the source does not tell."""
+    module, _, name = target.rpartition(".")
+    tree = _tree(module)
+    if tree is None:
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _fields(node, module, tree)
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            if node.args.kwarg:
+                return None
+            return _arguments(node.args)
+    known = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
+    raise SalrunError(f"_target_ '{target}': module {module} has no '{name}'{near(name, known)}")
+
+
+def _tree(module: str) -> ast.Module | None:
+    try:
+        spec = importlib.util.find_spec(module) if module else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise SalrunError(
+            f"_target_ module '{module}' not found; is its folder the current one, or given by --config-dir?"
+        )
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _arguments(given: ast.arguments) -> dict[str, Parameter]:
+    defaults = [*[None] * len(given.args), *given.defaults][len(given.defaults) :]  # those of the last arguments
+    pairs = zip([*given.args, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True)
+    return {
+        a.arg: Parameter(ast.unparse(a.annotation) if a.annotation else "Any", default is None) for a, default in pairs
+    }
+
+
+def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, Parameter] | None:
+    """Dataclass fields, base classes first; a hand-written __init__ is left to Python."""
+    if any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body):
+        return None
+    found: dict[str, Parameter] = {}
+    for base in node.bases:
+        name = ast.unparse(base)
+        if name in ("Method", "Metric", "Protocol"):
+            continue
+        inherited = parameters(f"{_home(name, module, tree)}.{name}")
+        if inherited is None:
+            return None
+        found |= inherited
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = ast.unparse(item.annotation)
+            if not annotation.startswith("ClassVar"):
+                found[item.target.id] = Parameter(annotation, item.value is None)
+    return found
+
+
+def _home(name: str, module: str, tree: ast.Module) -> str:
+    """The module that defines a base class."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            return node.module
+    return module
+
+
+def fits(value: Any, annotation: str) -> bool:
+    """Whether a YAML value is what an annotation says; annotations we do not understand admit everything."""
+    return complaint(value, annotation) is None
+
+
+def check_parameters(target: str, given: dict[str, Any], where: str, reserved: tuple[str, ...] = ()) -> None:
+    """Unknown parameters and wrong types of a `_target_`, each one sentence."""
+    known = parameters(target)
+    if known is None:
+        return
+    for key, value in given.items():
+        if key == "_target_" or key in reserved:
+            continue
+        if key not in known:
+            raise UnknownKey(f"{where}.{key}", [*known, *reserved])
+        wrong = complaint(value, known[key].annotation)
+        if wrong:
+            raise SalrunError(f"{where}.{key} {wrong}")

@@ -1,0 +1,195 @@
+"""The pipeline: data -> model -> fit -> maps -> scores -> tables -> figures -> claims -> report."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from salrun import papers
+from salrun.config.parts import MetricPart
+from salrun.models.recipe import Obtained, Recipe
+from salrun.pipeline.build import Cell, build
+from salrun.pipeline.facts import cell_table, run_facts
+from salrun.pipeline.measured import Measured
+from salrun.pipeline.plan import Line, Plan, plan
+from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
+from salrun.report import write_report
+from salrun.results.record import RunRecord, code_of
+from salrun.results.run import Run
+from salrun.store.files import write_atomic
+
+log = logging.getLogger(__name__)
+
+LONG = 60.0  # seconds: a run expected to take longer says so first
+MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
+
+
+def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Path:
+    """Run one cell from checked config to report; what it makes is in `out`, what it computed in the store."""
+    about = {"experiment": config["name"], "paper": config["paper"], "scale": config["scale"], "seed": config["seed"]}
+    with RunRecord(out, overrides, **about, shard=config["shard"] or "0/1", code=code_of(config)) as record:
+        write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
+        settle_numerics(config)
+        cell = build(config)
+        with record.stage("data"):
+            work = tiles_of(cell)
+        if config["plan"]:
+            with record.stage("plan"):
+                print(preview(cell, work).table())
+            record.write(planned_only=True)
+            return out
+        with record.stage("model"):
+            obtained = obtain_models(cell)
+        record.write(**run_facts(cell, obtained, overrides))
+        stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
+        with record.stage("plan"):
+            cost = plan(cell, stages, work)
+        record.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
+        announce(cell, cost)
+        stages.keep_maps = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
+        measured = Measured(cell, stages, work, cell_table(cell, obtained))
+        with record.stage("maps and scores"):
+            for result in explain_and_score(cell, stages, work):
+                measured.add(result)
+        record.write(computed=stages.computed)
+        with record.stage("tables"):
+            measured.write(out, obtained, record.facts["metrics"])
+        with record.stage("figures and claims"):
+            claims, problems = papers.conclude(cell.paper, Run(out))
+        record.write(problems=problems)
+        if config["report"]:
+            with record.stage("report"):
+                write_report(out)
+    link_latest(out)
+    tell(out, claims)
+    return out
+
+
+def settle_numerics(config: dict[str, Any]) -> None:
+    """Same numbers every time: full float32 products, no autotuned kernels; threads are set inside the job."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    threads = config["threads"] or int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def obtain_models(cell: Cell) -> dict[str, Obtained]:
+    """The cell's model, and the others it is compared with, ready and verified."""
+    recipes = {"model": cell.recipe, **cell.others}
+    data = getattr(cell.dataset, "plain", cell.dataset)  # transforms are for explanations, not for training
+    obtained = {}
+    for name, recipe in recipes.items():
+        model = recipe.obtain(data, cell.seed, cell.store, cell.device)
+        model.classifier.to(getattr(torch, cell.precision))
+        verification = model.verification
+        log.info("%s: %s, %s accuracy %.4f", name, model.source, verification.split, verification.accuracy)
+        obtained[name] = model
+    return obtained
+
+
+def preview(cell: Cell, work: list[Tile]) -> Plan:
+    """The plan, without training anything: a model that is not there yet is timed untrained, its training counted."""
+    data = getattr(cell.dataset, "plain", cell.dataset)
+    training = 0.0
+    if isinstance(cell.recipe, Recipe) and not cell.recipe.at_hand(data, cell.seed, cell.store):
+        model = cell.recipe.build(cell.seed).to(cell.device, getattr(torch, cell.precision))
+        training = cell.recipe.training_passes(data)
+    else:
+        model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
+    cost = plan(cell, Stages(cell, {OWN: model}), work)
+    if training:
+        cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1, cost.lines[0].rate))
+    return cost
+
+
+def explain_and_score(cell: Cell, stages: Stages, work: list[Tile]) -> Iterator[Result]:
+    """Maps and scores tile by tile, with every model; what the store has is read. Tiles others work on come last."""
+    todo = deque(work)
+    passed_over = 0
+    total = len(work) * len(cell.methods) * len(stages.models)
+    with tqdm(total=total, desc="maps and scores", unit="map", disable=None) as bar:
+        while todo:
+            tile = todo.popleft()
+            lease = cell.store.lease_of("tiles", stages.tile_key(tile), f"tile {tile.index}")
+            if not lease.try_acquire():
+                passed_over += 1
+                if passed_over <= len(todo):
+                    todo.append(tile)
+                    continue
+                lease.acquire()
+            passed_over = 0
+            with lease:
+                for role in stages.models:
+                    yield score_tile(cell, stages, tile, role, bar)
+                stages.close()
+
+
+def judged(metric: MetricPart, role: str) -> bool:
+    """Every model is scored by every metric; one that compares models names in `of` whose maps it judges."""
+    return "other_map" not in metric.metric.needs or role == getattr(metric.metric, "of", OWN)
+
+
+def score_tile(cell: Cell, stages: Stages, tile: Tile, role: str, bar: tqdm) -> Result:
+    """Every method and metric on one tile with one model."""
+    metrics = [m for m in cell.metrics if judged(m, role)]
+    metrics.sort(key=lambda m: m.view_name)  # metrics of one view share their work
+    result = stages.open(tile, role)
+    # A pass back to the input serves methods of a layer too, a pass back to a layer only those: theirs come last.
+    for part in sorted(cell.methods, key=lambda part: "layer" in part.method.needs):
+        bar.set_postfix_str(part.name if role == OWN else f"{part.name}, {role}")
+        if not metrics:
+            stages.map(result, part)
+        for metric in metrics:
+            view = metric.view_of(part)
+            for name, score in stages.score(result, part, metric).items():
+                result.scores[part.name, metric.name, metric.mode, name, view.name if view else "raw"] = score
+        bar.update()
+    return result
+
+
+def announce(cell: Cell, cost: Plan) -> None:
+    if cost.seconds > LONG:
+        log.info("%s, scale=%s: %s", cell.name, cell.scale, cost.short())
+
+
+def link_latest(out: Path) -> None:
+    """outputs/<experiment>/latest -> the newest run."""
+    link = out.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return
+    draft = out.parent / f".latest.{os.getpid()}"
+    try:
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(out.name)
+        os.replace(draft, link)
+    except OSError as fault:
+        log.warning("could not link %s: %s", link, fault.strerror)
+
+
+def tell(out: Path, claims: pd.DataFrame | None) -> None:
+    """The last lines a user sees: verdicts, flagged scores, where everything is."""
+    run = Run(out)
+    for deviation in run.facts["deviations"]:
+        print(f"  note: {deviation}")
+    if claims is not None and len(claims):
+        for _, claim in claims[claims["verdict"] != "not testable here"].iterrows():
+            print(f"  {claim['verdict']:<18} {claim['id']:<12} {claim['statement']}")
+        counts = claims["verdict"].value_counts()
+        print("claims: " + ", ".join(f"{n} {v}" for v, n in counts.items()))
+    for flag, n in run.read_scores(["flag"])["flag"].value_counts().items():
+        if flag not in ("ok", "no_mask"):  # an image without the masks a metric reads is no fault
+            print(f"  {n} scores are flagged {flag} (column n_flagged of tables/summary.csv)")
+    print(f"tables:  {out / 'tables'}")
+    if (out / "report.html").exists():
+        print(f"report:  {out / 'report.html'}")

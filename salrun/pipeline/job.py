@@ -1,0 +1,42 @@
+"""A job: users' code is made importable, one cell runs, and a fault is returned. The same alone and in a sweep."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from salrun.config.catalogue import load_plugins
+from salrun.errors import SalrunError
+
+
+def import_folders(folders: Iterable[Path] = ()) -> list[str]:
+    """Where users' code may be: what SALRUN_PATH says (a sweep tells its jobs so), the current folder, and these."""
+    told = filter(None, os.environ.get("SALRUN_PATH", "").split(os.pathsep))
+    return list(dict.fromkeys([*told, os.getcwd(), *map(str, folders)]))
+
+
+def prepare_imports(folders: Iterable[Path] = ()) -> None:
+    """Put the folders of users' code on the path and load the plug-ins. Done again inside every job."""
+    for folder in import_folders(folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    load_plugins()
+
+
+def perform(config: dict[str, Any], out: Path, overrides: Sequence[str]) -> Exception | None:
+    """Run one cell; a fault is returned, and is in the run's own files."""
+    try:
+        from salrun.pipeline.cell import run
+
+        run(config, out, overrides)
+    except Exception as fault:
+        if not isinstance(fault, SalrunError):
+            with open(out / "run.log", "a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(fault)))
+            fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
+        return fault
+    return None

@@ -1,0 +1,135 @@
+"""What a run will cost, before it starts: passes, time on this device, bytes of maps, what the store already has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from salrun.models.classifier import Classifier
+from salrun.pipeline.build import Cell
+from salrun.pipeline.stages import OWN, Stages, Tile
+
+PROBE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kind of work: passes still to be done for one method, metric or shared piece of a metric."""
+
+    stage: str
+    name: str
+    passes: float  # per image, as if nothing were stored
+    done: int  # images the store already has
+    images: int
+    rate: float  # of the model that does it, forward passes per second on this device
+
+    @property
+    def todo(self) -> float:
+        return self.passes * (self.images - self.done)
+
+    @property
+    def seconds(self) -> float:
+        return self.todo / self.rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    lines: list[Line]
+    images: int
+    tiles: int
+    map_bytes: int
+
+    @property
+    def passes(self) -> float:
+        return sum(line.todo for line in self.lines)
+
+    @property
+    def seconds(self) -> float:
+        return sum(line.seconds for line in self.lines)
+
+    def short(self) -> str:
+        return (
+            f"{self.images} images, {self.passes:,.0f} forward passes to do, about {duration(self.seconds)} "
+            f"({_rates(self.lines)} passes/s here), {size(self.map_bytes)} of maps"
+        )
+
+    def table(self) -> str:
+        head = f"{'stage':<8}{'what':<34}{'passes/image':>13}{'images':>9}{'stored':>9}{'to do':>14}{'time':>9}"
+        rows = [
+            f"{x.stage:<8}{x.name:<34}{x.passes:>13,.1f}{x.images:>9,}{x.done:>9,}{x.todo:>14,.0f}"
+            f"{duration(x.seconds):>9}"
+            for x in self.lines
+        ]
+        return "\n".join([head, *rows, f"in all: {self.short()}"])
+
+
+def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
+    """Count what is to be done; forward passes are timed for half a second on each model at work."""
+    images, model = sum(len(t.ids) for t in tiles), stages.models[OWN]
+    by_model = forward_rate(model, cell, cell.tile)
+    by_copy = by_model
+    if any("model" in m.metric.needs for m in cell.metrics):
+        by_copy = forward_rate(stages.inference(), cell, stages.forward_batch)
+    lines = []
+    for part in cell.methods:
+        passes = part.method.passes(model, cell.dataset.shape)
+        done = sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part)))
+        lines.append(Line("maps", part.name, passes, done, images, by_model))
+    seen: set[str] = set()
+    for metric in cell.metrics:
+        passes = metric.metric.passes(model, cell.dataset.shape)
+        name = "/".join(filter(None, [metric.name, metric.mode]))
+        explains = "explain" in metric.metric.needs
+        if passes:
+            todo, done = 0.0, 0
+            for part in cell.methods:
+                again = cell.explainer(part, metric.metric).method
+                cost = passes * again.passes(model, cell.dataset.shape) if explains else passes
+                keys = {t: stages.score_key(t, part, metric) for t in tiles}
+                todo += cost
+                done += sum(len(t.ids) for t, key in keys.items() if cell.store.has("scores", key))
+            rate = by_model if explains else by_copy
+            lines.append(Line("scores", name, todo, done // max(len(cell.methods), 1), images, rate))
+        shared = metric.metric.shared_passes(model, cell.dataset.shape)
+        name = metric.metric.shared_as() or name
+        if shared and name not in seen:
+            seen.add(name)
+            lines.append(Line("shared", name, shared, 0, images, by_copy))
+    shape = cell.dataset.shape
+    width = 4 if cell.precision == "float32" else 8
+    size_of_maps = images * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
+    return Plan(lines, images, len(tiles), size_of_maps)
+
+
+@torch.no_grad()
+def forward_rate(model: Classifier, cell: Cell, batch: int) -> float:
+    """Images per second of a plain forward pass."""
+    x = torch.zeros(batch, *cell.dataset.shape, device=cell.device, dtype=getattr(torch, cell.precision))
+    model(x)
+    passes, begun = 0, time.monotonic()
+    while time.monotonic() - begun < PROBE_SECONDS:
+        model(x).sum().item()
+        passes += batch
+    return passes / (time.monotonic() - begun)
+
+
+def _rates(lines: list[Line]) -> str:
+    return " and ".join(f"{rate:,.0f}" for rate in sorted({line.rate for line in lines}))
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360000 else f"{seconds / 86400:.0f} days"
+
+
+def size(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"

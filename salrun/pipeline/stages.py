@@ -1,0 +1,386 @@
+"""The cached stages of a cell: fit, maps, planes, scores. Each asks the store first and publishes what it computed.
+
+One object owns the stages of all models of a cell: the run's own model and the `others` that metrics compare it with.
+A tile is opened, measured with every model and closed; a map that several metrics or models ask for is made once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from salrun.config.parts import MethodPart, MetricPart
+from salrun.errors import SalrunError
+from salrun.methods.iba import fit_feature_stats
+from salrun.metrics.common import settled
+from salrun.metrics.perturbation import batch_size
+from salrun.models.classifier import Classifier
+from salrun.models.inference import inference_copy
+from salrun.pipeline.build import Cell
+from salrun.rng import Draws
+from salrun.store.entries import key_of
+from salrun.store.sources import source_of, users_code
+from salrun.types import Batch, FeatureStats, Fitted, Scene, Score
+from salrun.views import NamedView, group_clip
+
+log = logging.getLogger(__name__)
+
+FIT_BATCH = 50
+OWN = "model"  # the role of the run's own model
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Consecutive explained images; the unit of work, of resume and of sharding."""
+
+    index: int
+    ids: tuple[str, ...]
+
+
+def tiles(ids: Sequence[str], size: int, shard: tuple[int, int] = (0, 1)) -> list[Tile]:
+    """Cut the explained images into tiles of `size`; shard i of n takes every n-th tile."""
+    cut = [Tile(k // size, tuple(ids[k : k + size])) for k in range(0, len(ids), size)]
+    if shard[0] >= len(cut):
+        raise SalrunError(
+            f"shard={shard[0]}/{shard[1]} is empty: {len(ids)} images are {len(cut)} tiles of {size}; take "
+            f"fewer shards, or smaller tiles (tile=)"
+        )
+    return cut[shard[0] :: shard[1]]
+
+
+def tiles_of(cell: Cell) -> list[Tile]:
+    """The tiles that a cell works on. A view that clips by group sees one tile: every tile must be a whole group."""
+    ids = cell.dataset.explained()
+    work = tiles(ids, cell.tile, cell.shard)
+    views = [part.view for part in cell.methods] + [m.view for m in cell.metrics if isinstance(m.view, NamedView)]
+    clipping = next((view.name for view in views if view.needs_clip), None)
+    if clipping is None:
+        return work
+    sizes = Counter(cell.dataset.groups_of(ids))
+    for tile in work:
+        inside = Counter(cell.dataset.groups_of(tile.ids))
+        if len(inside) > 1 or any(n < sizes[group] for group, n in inside.items()):
+            wanted = sizes.most_common(1)[0][1] if len(set(sizes.values())) == 1 else "<images per group>"
+            raise SalrunError(f"view '{clipping}' clips by group, so a tile must be a whole group: set tile={wanted}")
+    return work
+
+
+@dataclass
+class Result:
+    """What was measured on one tile with one model."""
+
+    tile: Tile
+    role: str
+    batch: Batch
+    prediction: Tensor
+    confidence: Tensor
+    target: dict[str, Tensor] = field(default_factory=dict)  # by method
+    scores: dict[tuple[str, str, str, str, str], Score] = field(default_factory=dict)  # by tables.SCORE
+
+
+class Stages:
+    """The stages of one cell with all its models; `keep_maps`: whether raw maps are stored."""
+
+    def __init__(self, cell: Cell, models: Mapping[str, Classifier], keep_maps: bool = True) -> None:
+        self.cell = cell
+        self.models = dict(models)
+        self.keep_maps = keep_maps
+        self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
+        self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
+        self._inference: dict[str, Classifier] = {}
+        self._fitted: dict[tuple[str, str], Fitted] = {}
+        self._results: dict[str, Result] = {}  # of the open tile, by role
+        self._maps: dict[tuple[str, str], Tensor] = {}  # of the open tile, by role and method
+        self._scene: tuple[tuple[str, str, str | None], Scene, Tensor] | None = None  # of the open tile
+
+    def base(self, role: str) -> dict[str, Any]:
+        """What every key of a model's results holds."""
+        return {
+            "model": self.models[role].fingerprint,
+            **self._data,
+            "seed": self.cell.seed,
+            "tile": self.cell.tile,
+            "precision": self.cell.precision,
+            "device": self.cell.device.type,
+        }
+
+    def inference(self, role: str = OWN) -> Classifier:
+        """The copy of a model that metrics run forward on; how it was made is in its fingerprint."""
+        if role not in self._inference:
+            cell, model = self.cell, self.models[role]
+            ids = cell.dataset.explained()
+            each = sum(m.metric.passes(model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
+            shared = sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
+            probe = self._floats(cell.dataset.batch(ids[:4]).x)
+            passes = (each + shared) * len(ids) / cell.shard[1]
+            self._inference[role] = inference_copy(model, probe, cell.compile, passes, self.forward_batch)
+        return self._inference[role]
+
+    @property
+    def forward_batch(self) -> int:
+        """Images per forward pass of the metrics."""
+        return batch_size(torch.empty(1, *self.cell.dataset.shape, device=self.cell.device), self.cell.chunk)
+
+    def _floats(self, x: Tensor) -> Tensor:
+        x = x.to(self.cell.device)
+        return (x.float() / 255 if x.dtype == torch.uint8 else x).to(getattr(torch, self.cell.precision))
+
+    # -- fit -------------------------------------------------------------------------------------------------------
+
+    def fitted(self, role: str, part: MethodPart) -> Fitted:
+        """Background images and feature statistics the method asks for, from training images; cached."""
+        slot = role, part.name
+        if slot not in self._fitted:
+            background = self._background(part) if "background" in part.method.needs else None
+            stats = self._feature_stats(role, part) if "feature_stats" in part.method.needs else None
+            layer = getattr(part.method, "layer", None) if "layer" in part.method.needs else None
+            self._fitted[slot] = Fitted(background, stats, layer, chunk=self.cell.chunk)
+        return self._fitted[slot]
+
+    def _training_ids(self, n: int, purpose: str) -> list[str]:
+        ids = self.cell.dataset.ids("train")
+        order = Draws.of(self.cell.seed, [purpose]).permutation(len(ids), "fit")[0]
+        return [ids[i] for i in order[:n].tolist()]
+
+    def _background(self, part: MethodPart) -> Tensor:
+        n = int(getattr(part.method, "n_references", 100))
+        return self._floats(self.cell.dataset.images(self._training_ids(n, "background"))[0])
+
+    def _feature_stats(self, role: str, part: MethodPart) -> FeatureStats:
+        cell, layer = self.cell, str(getattr(part.method, "layer", "iba"))
+        n = int(cell.config.get("fit_images") or 1000)
+        key = key_of("fit", **self.base(role), layer=layer, n=n, source=source_of(part.method))
+        entry = cell.store.read("fit", key)
+        if entry is None:
+            with cell.store.lease("fit", key, f"feature statistics of {layer}"):
+                if not cell.store.has("fit", key):  # another process may have made them while this one waited
+                    ids = self._training_ids(n, "feature_stats")
+                    batches = (
+                        self._floats(cell.dataset.images(ids[k : k + FIT_BATCH])[0])
+                        for k in range(0, len(ids), FIT_BATCH)
+                    )
+                    stats = fit_feature_stats(self.models[role], layer, batches)
+                    tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
+                    cell.store.write("fit", key, tensors, {"n": stats.n})
+            entry = cell.store.read("fit", key)
+            if entry is None:
+                raise SalrunError(f"the store at {cell.store.root} loses what is written to it")
+        tensors, meta = entry
+        mean, std, active = (tensors[name].to(cell.device) for name in ("mean", "std", "active"))
+        return FeatureStats(mean, std, active, meta["n"])
+
+    # -- maps ------------------------------------------------------------------------------------------------------
+
+    def open(self, tile: Tile, role: str = OWN) -> Result:
+        """Images, predictions and explained classes of a tile with a model; made once while the tile is open."""
+        if role in self._results and self._results[role].tile == tile:
+            return self._results[role]
+        batch = self.cell.dataset.batch(list(tile.ids)).to(self.cell.device)
+        if batch.x.dtype != getattr(torch, self.cell.precision):
+            batch = replace(batch, x=self._floats(batch.x))
+        with torch.no_grad():
+            logits = self.models[role](batch.x)
+        probabilities = logits.double().softmax(1) if logits.device.type != "mps" else logits.cpu().double().softmax(1)
+        prediction = logits.argmax(1)
+        result = Result(tile, role, batch, prediction, probabilities.amax(1))
+        classes = {"predicted": prediction, "label": batch.y, "least_probable": logits.argmin(1)}
+        for part in self.cell.methods:
+            result.target[part.name] = classes[part.target]
+        self._results[role] = result
+        return result
+
+    def close(self) -> None:
+        """Forget the open tile's tensors: memory stays flat."""
+        self._results, self._maps, self._scene = {}, {}, None
+        for model in self.models.values():
+            model.forget()
+
+    def tile_key(self, tile: Tile) -> str:
+        """Names the tile for leases: one process at a time works on the images of a tile."""
+        return key_of("tiles", **self.base(OWN), ids=tile.ids)
+
+    def map_key(self, tile: Tile, part: MethodPart, role: str = OWN) -> str:
+        return key_of(
+            "maps",
+            **self.base(role),
+            ids=tile.ids,
+            method=part.config,
+            target=part.target,
+            source=source_of(part.method),
+            fit_images=self.cell.config.get("fit_images") if "feature_stats" in part.method.needs else None,
+        )
+
+    def map(self, result: Result, part: MethodPart) -> Tensor:
+        """The raw attribution of a tile, from memory, the store, or the method."""
+        slot = result.role, part.name
+        if slot not in self._maps:
+            key = self.map_key(result.tile, part, result.role)
+            entry = self.cell.store.read("maps", key)
+            if entry is not None:
+                self._maps[slot] = entry[0]["map"].to(self.cell.device)
+            else:
+                self._maps[slot] = self._explain(part, result, result.batch.x)
+                self.computed[result.role]["maps"] += 1
+                if self.keep_maps:
+                    self.cell.store.write("maps", key, {"map": self._maps[slot]}, {"method": part.name})
+        return self._maps[slot]
+
+    def packed(self, result: Result, part: MethodPart) -> dict[str, Tensor]:
+        """`plane` (float16) and `scale` of a tile's maps, for looking at: the channel sum over its largest magnitude.
+
+        Of a signed method the signed sum, else the sum of absolute values.
+        """
+        key = key_of("planes", map=self.map_key(result.tile, part, result.role), signed=part.method.signed)
+        entry = self.cell.store.read("planes", key)
+        if entry is not None:
+            return entry[0]
+        raw = self.map(result, part)
+        raw = raw.sum(1) if part.method.signed else raw.abs().sum(1)
+        scale = raw.abs().flatten(1).amax(1).clamp(min=1e-30)
+        tensors = {"plane": (raw / scale.view(-1, 1, 1)).half().cpu(), "scale": scale.float().cpu()}
+        if not self.keep_maps:  # else the map itself is in the store
+            self.cell.store.write("planes", key, tensors)
+        return tensors
+
+    def _explain(self, part: MethodPart, result: Result, x: Tensor) -> Tensor:
+        fitted = self.fitted(result.role, part)
+        if "masks" in part.method.needs:
+            fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
+        rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
+        raw = part.method(self.models[result.role], x, result.target[part.name], rng, fitted)
+        if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
+            raise SalrunError(
+                f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
+                f"expected (B, C, H, W) or (B, 1, H, W)"
+            )
+        return raw.detach()
+
+    # -- scores ----------------------------------------------------------------------------------------------------
+
+    def score_key(self, tile: Tile, part: MethodPart, metric: MetricPart, role: str = OWN) -> str:
+        view = metric.view_of(part)
+        others = {name: self.models[name].fingerprint for name in metric.metric.reads()}
+        again = self.cell.explainer(part, metric.metric)
+        fixed = {"explainer": self.map_key(tile, again, role)} if again is not part else {}
+        return key_of(
+            "scores",
+            map=self.map_key(tile, part, role),
+            metric=metric.config,
+            view=view.name if view else None,
+            source=source_of(metric.metric),
+            forward=self.inference(role).fingerprint if "model" in metric.metric.needs else None,
+            views=source_of(NamedView),
+            other=others or None,
+            **fixed,
+        )
+
+    def score(self, result: Result, part: MethodPart, metric: MetricPart) -> dict[str, Score]:
+        """All named scores of one mode of a metric for one method on a tile."""
+        key = self.score_key(result.tile, part, metric, result.role)
+        entry = self.cell.store.read("scores", key)
+        if entry is not None:
+            return _unpack(*entry)
+        raw = self.map(result, part)
+        scene, plane = self.scene(result, part, metric.view_of(part), raw)
+        source = source_of(metric.metric)
+        asked = replace(scene, shared=partial(self._shared, result, part, source))
+        scores = metric.metric(plane, asked)
+        named = scores if isinstance(scores, dict) else {"": scores}
+        try:
+            named = {name: settled(score, raw) for name, score in named.items()}
+        except SalrunError as fault:
+            raise SalrunError(f"metrics.{metric.name}: {fault}") from fault
+        self.computed[result.role]["scores"] += 1
+        self.cell.store.write("scores", key, *_pack(named))
+        return named
+
+    def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
+        """Work that a metric (`source`: of its code) does once for all methods with the same target."""
+        key = key_of(
+            "shared",
+            **self.base(result.role),
+            forward=self.inference(result.role).fingerprint,
+            ids=result.tile.ids,
+            name=name,
+            target=part.target,
+            source=source,
+        )
+        entry = self.cell.store.read("shared", key)
+        if entry is None:
+            tensors = compute()
+            self.cell.store.write("shared", key, tensors)
+            return tensors
+        return {k: v.to(self.cell.device) for k, v in entry[0].items()}
+
+    def scene(self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor) -> tuple[Scene, Tensor]:
+        """One scene and plane for all metrics that read the same view of the same method's maps: they share work."""
+        slot = (result.role, part.name, view.name if view else None)
+        if self._scene is None or self._scene[0] != slot:
+            try:
+                plane = _plane(view, raw)
+            except SalrunError as fault:
+                raise SalrunError(f"method '{part.name}': {fault}") from fault
+            self._scene = (slot, self._new_scene(result, part, view), plane)
+        return self._scene[1], self._scene[2]
+
+    def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
+        def explain(x: Tensor, by: MethodPart = part) -> Tensor:
+            return _plane(view, self._explain(by, result, x))
+
+        def explain_by(name: str, x: Tensor) -> Tensor:
+            return explain(x, next(p for p in self.cell.methods if p.name == name))
+
+        def other_map(name: str) -> Tensor:
+            return _plane(view, self.map(self.open(result.tile, name), part))
+
+        looks = any("model" in m.metric.needs for m in self.cell.metrics)
+        return Scene(
+            model=self.inference(result.role) if looks else self.models[result.role],
+            x=result.batch.x,
+            y=result.batch.y,
+            target=result.target[part.name],
+            rng=Draws.of(self.cell.seed, result.tile.ids, self.cell.device),
+            masks=result.batch.masks,
+            roles=result.batch.roles,
+            explain=explain,
+            explain_by=explain_by,
+            other_map=other_map,
+            chunk=self.cell.chunk,
+        )
+
+
+def _plane(view: NamedView | None, raw: Tensor) -> Tensor:
+    """The view of a raw attribution (None: itself); a view that clips by group gets whole groups (`tiles_of`)."""
+    if view is None:
+        return raw
+    return view(raw, group_clip(raw)) if view.needs_clip else view(raw)
+
+
+def _pack(named: Mapping[str, Score]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    for name, score in named.items():
+        tensors[f"{name}/value"], tensors[f"{name}/flag"] = score.value.double(), score.flag
+        if score.curve is not None:
+            tensors[f"{name}/curve"] = score.curve
+        if score.curve_x is not None:
+            tensors[f"{name}/curve_x"] = score.curve_x
+    return tensors, {"names": list(named)}
+
+
+def _unpack(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
+    return {
+        name: Score(
+            tensors[f"{name}/value"],
+            tensors[f"{name}/flag"],
+            tensors.get(f"{name}/curve"),
+            tensors.get(f"{name}/curve_x"),
+        )
+        for name in meta["names"]
+    }

@@ -1,0 +1,171 @@
+"""A run's own record: run.json (what, with which versions, how long, how it ended) and run.log."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from salrun import __version__
+from salrun.errors import SalrunError
+from salrun.results.tables import SCHEMA
+from salrun.store.files import write_atomic
+from salrun.store.leases import HEART, here
+from salrun.store.sources import source_of_module
+
+PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
+
+
+class RunRecord:
+    """Opens and closes run.json around a run; whatever happens, its status says so."""
+
+    def __init__(self, out: Path, command: Sequence[str] = (), **facts: Any) -> None:
+        self.out = out
+        self.facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "status": "running",
+            "command": shlex.join(["salrun", *command]),
+            "overrides": list(command),
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **here(),
+            "queue": queue_id(),
+            "attempts": read_facts(out).get("attempts", 0) + 1,
+            "salrun": __version__,
+            "commit": commit(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processors": os.cpu_count(),
+            "versions": {p: version(p) for p in PACKAGES},
+            "timings": {},
+            "deviations": [],
+            **facts,
+        }
+        self._handler: logging.Handler | None = None
+
+    def __enter__(self) -> RunRecord:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.FileHandler(self.out / "run.log", encoding="utf-8")
+        self._handler.setLevel(logging.DEBUG)
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("salrun").addHandler(self._handler)
+        self._redirect = logging_redirect_tqdm()
+        self._redirect.__enter__()
+        self.write()
+        HEART.start(self.out / "run.json")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if fault is None:
+            self.facts["status"] = "done"
+        elif not isinstance(fault, Exception):  # Ctrl-C, or a queue that takes its machine back
+            self.facts["status"] = "interrupted"
+        else:
+            self.facts |= {"status": "failed", "reason": reason_of(fault)}
+            logging.getLogger("salrun").debug("".join(traceback.format_exception(fault)))
+        HEART.stop(self.out / "run.json")
+        self.facts["peak_memory_mib"] = peak_memory()
+        self.write()
+        self._redirect.__exit__(None, None, None)
+        if self._handler is not None:
+            logging.getLogger("salrun").removeHandler(self._handler)
+            self._handler.close()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage."""
+        begun = time.monotonic()
+        self.write(stage=name)
+        try:
+            yield
+        finally:
+            self.facts["timings"][name] = round(self.facts["timings"].get(name, 0.0) + time.monotonic() - begun, 3)
+
+    def write(self, **facts: Any) -> None:
+        self.facts |= facts
+        self.facts["updated"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        write_atomic(self.out / "run.json", (json.dumps(self.facts, indent=2, default=str) + "\n").encode())
+
+
+def read_facts(out: Path) -> dict[str, Any]:
+    """What run.json says; nothing where there is none."""
+    try:
+        return json.loads((out / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def record_failure(out: Path, reason: str, command: Sequence[str], **facts: Any) -> None:
+    """Say in run.json how a run ended that could not say so itself."""
+    origin = {"schema": SCHEMA, "command": shlex.join(["salrun", *command]), "overrides": list(command)}
+    content = {**origin, **facts, **read_facts(out)}
+    if content.get("status") != "done":
+        content |= {"status": "failed", "reason": reason}
+        write_atomic(out / "run.json", (json.dumps(content, indent=2) + "\n").encode())
+
+
+def reason_of(fault: BaseException) -> str:
+    return str(fault) if isinstance(fault, SalrunError) else f"{type(fault).__name__}: {fault}"
+
+
+def queue_id() -> str | None:
+    """The name of this job in Slurm's queue."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+def code_of(config: dict[str, Any]) -> str:
+    """Hash of the code behind a run: this package, the modules of users' parts and what those import."""
+    files = sorted(Path(__file__).resolve().parents[1].rglob("*.py"))
+    targets = re.findall(r'"_target_": "([\w.]+)\.\w+"', json.dumps(config, default=str))
+    code = b"".join(f.read_bytes() for f in files)
+    theirs = sorted({m for m in targets if not m.startswith("salrun.")})
+    if theirs:
+        code += "".join(map(source_of_module, theirs)).encode()
+    return hashlib.sha256(code).hexdigest()[:16]
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The checkout's commit, with a + where files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def peak_memory() -> float:
+    """Largest resident size of this process, MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)

@@ -1,0 +1,129 @@
+"""The tables of a run: their columns, and how they are written. `salrun.results.run` reads them.
+
+A fact is a column: which model a row is about stands in `cells` (one row per model of the run, keyed by the opaque
+`cell`), what an image is in `images`, which of a metric's numbers a score is in `mode` (the variant of the config),
+`score` (the name the metric gave it) and `view` (what made the plane it read; `raw`: the attribution itself).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from salrun.stats.bootstrap import mean_interval
+from salrun.store.files import write_atomic
+
+SCHEMA = 2  # of run.json and the tables: a change that readers must know of needs a new number
+ALL = "(all)"  # the group of a summary row over all groups
+CELL = ["experiment", "dataset", "model", "seed", "scale"]  # what a reader calls a cell by
+KEY = ["cell", *CELL]
+IMAGE = ["group", "image_id", "label", "prediction", "target"]
+SCORE = ["method", "metric", "mode", "score", "view"]
+SCORES = [*KEY, *IMAGE, *SCORE, "value", "flag"]
+CURVES = [*KEY, "group", "image_id", *SCORE, "x", "y"]
+IMAGES = ["cell", "image_id", "group", "label", "prediction", "confidence"]
+CELLS = [*KEY, "role"]  # facts follow
+SUMMARY_KEYS = [*KEY, "group", *SCORE]
+SUMMARY = [*SUMMARY_KEYS, "direction", "n", "n_flagged", "mean", "std", "ci_low", "ci_high"]
+MODEL = [*KEY, "source", "verified", "what", "group", "value"]
+DRAWS = 2000
+ROW_GROUP = 1 << 16
+
+_TYPES: dict[str, pa.DataType] = {name: pa.int64() for name in ("seed", "label", "prediction", "target")}
+_TYPES |= {"value": pa.float64(), "confidence": pa.float64()}
+_TYPES |= {axis: pa.list_(pa.float64()) for axis in ("x", "y")}
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The types of a table's columns: text unless it is a number."""
+    return pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
+
+
+SCORES_SCHEMA, CURVES_SCHEMA = schema_of(SCORES), schema_of(CURVES)
+
+Directions = Mapping[tuple[str, str, str], str]  # (metric, mode, score) -> higher | lower | none
+
+
+def write_tables(
+    folder: Path,
+    scores: pd.DataFrame,
+    curves: pd.DataFrame,
+    images: pd.DataFrame,
+    cells: pd.DataFrame,
+    models: pd.DataFrame,
+    directions: Directions,
+) -> None:
+    """Every table of a run, sorted; equal content gives equal bytes."""
+    order = [*CELL, "cell", *SCORE, "group", "image_id"]
+    scores = scores.sort_values(order, kind="stable", ignore_index=True)
+    write_parquet(folder / "scores.parquet", scores[SCORES], SCORES_SCHEMA)
+    if len(curves):
+        curves = curves.sort_values(order, kind="stable", ignore_index=True)
+        write_parquet(folder / "curves.parquet", curves[CURVES], CURVES_SCHEMA)
+    further = [name for name in images if name not in IMAGES]
+    images = images.sort_values(["cell", "group", "image_id"], kind="stable", ignore_index=True)
+    write_parquet(folder / "images.parquet", images[[*IMAGES, *further]], schema_of([*IMAGES, *further]))
+    summary = summarise(scores, directions)
+    write_parquet(folder / "summary.parquet", summary)
+    write_csv(folder / "summary.csv", summary)
+    write_csv(folder / "cells.csv", cells.sort_values([*CELL, "cell"], kind="stable"))
+    write_csv(folder / "model.csv", models[MODEL])
+
+
+def write_parquet(path: Path, frame: pd.DataFrame, schema: pa.Schema | None = None) -> None:
+    """Write a table whole or not at all; the same rows give the same bytes."""
+    buffer = io.BytesIO()
+    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+    pq.write_table(table.replace_schema_metadata(None), buffer, row_group_size=ROW_GROUP, compression="zstd")
+    write_atomic(path, buffer.getvalue())
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table whole or not at all, numbers with ten digits."""
+    write_atomic(path, frame.to_csv(index=False, float_format="%.10g").encode())
+
+
+def summarise(scores: pd.DataFrame, directions: Directions) -> pd.DataFrame:
+    """Mean, standard deviation and 95% bootstrap interval over images, per group and over all of them."""
+    frames = [_summary(scores)]
+    if scores["group"].nunique() > 1:
+        frames.append(_summary(scores.assign(group=ALL)))
+    summary = pd.concat(frames).sort_values(SUMMARY_KEYS, kind="stable", ignore_index=True)
+    named = summary[["metric", "mode", "score"]].itertuples(index=False, name=None)
+    return summary.assign(direction=[directions.get(name, "none") for name in named])[SUMMARY]
+
+
+def _summary(scores: pd.DataFrame) -> pd.DataFrame:
+    """Columns that share their images share their resamples, in one matrix product."""
+    rows = []
+    for keys, part in scores.groupby([*KEY, "group"], sort=True):
+        wide = part.pivot(index="image_id", columns=SCORE, values="value")
+        flagged = part.assign(bad=part["flag"] != "ok").groupby(SCORE)["bad"].sum()
+        interval = mean_interval(wide.to_numpy(), np.random.default_rng(0), draws=DRAWS)
+        with np.errstate(invalid="ignore"):
+            std = wide.std(ddof=1).to_numpy()
+        frame = pd.DataFrame(list(wide.columns), columns=SCORE)
+        frame[[*KEY, "group"]] = keys
+        frame["n"] = interval.n
+        frame["n_flagged"] = flagged.reindex(wide.columns).to_numpy()
+        frame["mean"], frame["std"], frame["ci_low"], frame["ci_high"] = interval.mean, std, interval.low, interval.high
+        rows.append(frame)
+    return pd.concat(rows) if rows else pd.DataFrame(columns=SUMMARY)
+
+
+def directions_of(metrics: Sequence[Mapping[str, Any]], scores: pd.DataFrame) -> dict[tuple[str, str, str], str]:
+    """Which way each named score is better, from the metrics of a run.json."""
+    ways = {(m["metric"], m["mode"]): (m["direction"], m.get("turned", ())) for m in metrics}
+    opposite = {"higher": "lower", "lower": "higher", "none": "none"}
+    directions = {}
+    for metric, mode, score in scores[["metric", "mode", "score"]].drop_duplicates().itertuples(index=False, name=None):
+        way, turned = ways.get((metric, mode), ("none", ()))
+        directions[metric, mode, score] = opposite[way] if score in turned else way
+    return directions

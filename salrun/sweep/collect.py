@@ -1,0 +1,65 @@
+"""`salrun collect`: runs joined into one directory of the same layout, with the figures and claims that span them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from salrun import papers
+from salrun.config.settings import own_settings
+from salrun.errors import SalrunError
+from salrun.report import write_report
+from salrun.results.collect import common_facts, missing_shards, newest, refuse_strangers, why_not, write_joined
+from salrun.results.record import RunRecord
+from salrun.results.run import Run, runs_below
+from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
+
+
+def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
+    """Collect finished runs; unfinished ones are named, incompatible ones refused."""
+    runs = [Run(path) for path in runs_below(paths)]
+    for run in runs:
+        if not run.done:
+            print(f"left out: {run.path} ({why_not(run)})")
+    whole, replaced = newest([run for run in runs if run.done])
+    if not whole:
+        raise SalrunError("none of these runs is finished: nothing to collect")
+    for run in replaced:
+        print(f"left out: {run.path} (there is a newer run of the same cell)")
+    refuse_strangers(whole)
+    spoken_of = {str(run.facts["paper"]) for run in whole if run.facts.get("paper")}
+    if len(spoken_of) > 1:
+        raise SalrunError(
+            f"these runs belong to several papers ({', '.join(sorted(spoken_of))}): collect one at a time"
+        )
+    paper = next(iter(spoken_of), None)
+    out = out or Path("outputs") / (paper or "collected") / stamp
+    missing = missing_shards(whole) + _missing_jobs(paths)
+    command = ["collect", *map(str, paths)]
+    facts = common_facts(whole)
+    with RunRecord(out, command, experiment=paper or "collected", paper=paper, **facts) as record:
+        deviations = [d for run in whole for d in run.facts.get("deviations", []) if "shard" not in d]
+        deviations += [d for run in whole for d in own_settings(run.overrides)]
+        record.write(deviations=[*dict.fromkeys(deviations), *(f"missing: {m}" for m in missing)])
+        with record.stage("tables"):
+            write_joined(whole, out / "tables", facts["metrics"])
+        with record.stage("figures and claims"):
+            claims, problems = papers.conclude(paper, Run(out))
+        record.write(problems=problems)
+        with record.stage("report"):
+            write_report(out)
+    for line in missing:
+        print(f"missing: {line}")
+    if claims is not None:
+        print("claims: " + ", ".join(f"{n} {v}" for v, n in claims["verdict"].value_counts().items()))
+    print(f"collected {len(whole)} runs into {out}")
+    return 0
+
+
+def _missing_jobs(paths: list[Path]) -> list[str]:
+    """Jobs of sweeps that are not done, and why."""
+    return [
+        f"{job.what or job.folder} of {sweep} ({': '.join(filter(None, [job.state, job.reason]))})"
+        for sweep in sweeps_below(paths)
+        for job in jobs_of(sweep)
+        if job.state not in ENDED
+    ]

@@ -1,0 +1,195 @@
+"""What became of the jobs of a sweep: told from the files they leave, and from Slurm's queue where there is one.
+
+A sweep is a folder with Hydra's multirun.yaml (what was asked for), one folder per job with its run.json (what the job
+says of itself), and, where jobs were submitted, jobs.json (what the launcher knows: queue ids, logs, how they ended).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from salrun.config.compose import expand
+from salrun.results.record import read_facts
+from salrun.store.files import write_atomic
+from salrun.store.leases import Lease, gone
+
+SILENT = 300.0  # seconds without a heartbeat after which a run on another machine counts as killed
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT", "RESIZING")
+AT_WORK = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+ENDED = ("done", "planned")  # did what was asked of them
+AGAIN = "the same command again does the rest"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, alone or of a sweep, as it stands."""
+
+    state: str  # done | planned | running | failed | missing
+    what: str
+    folder: Path
+    reason: str = ""
+    log: Path | None = None
+
+
+def jobs_of(sweep: Path, queue: dict[str, str] | None = None) -> list[Job]:
+    """The jobs a sweep asked for, in order."""
+    submitted = read_submitted(sweep)
+    queue = slurm_queue() if queue is None and submitted else queue
+    asked = list(expand(list(OmegaConf.load(sweep / "multirun.yaml").hydra.overrides.task)))
+    shared = set(asked[0]).intersection(*asked) if len(asked) > 1 else set()
+    return [
+        job_in(
+            sweep / str(number),
+            " ".join(o for o in overrides if o not in shared),
+            submitted.get(str(number), {}),
+            queue or {},
+        )
+        for number, overrides in enumerate(asked)
+    ]
+
+
+def job_in(
+    folder: Path, what: str = "", submitted: Mapping[str, Any] = NOTHING, queue: Mapping[str, str] = NOTHING
+) -> Job:
+    """The job of a folder; `submitted`: what its launcher noted; `queue`: what Slurm says."""
+    facts = read_facts(folder)
+    number = str(facts.get("queue") or submitted.get("id") or "")
+    queued = queue.get(number, "")
+    logs = [folder / "run.log", *([Path(submitted["log"])] if "log" in submitted else [])]
+    log = next((path for path in logs if path.exists()), None)
+    if not facts:
+        if queued in WAITING + AT_WORK:
+            return Job("missing", what, folder, f"in the queue: {queued}", log)
+        ended = submitted.get("ended") or queued
+        return Job("failed", what, folder, f"never began: {ended}", log) if ended else Job("missing", what, folder)
+    what = what or described(facts)
+    status = facts.get("status")
+    if status == "done":
+        return Job("planned" if facts.get("planned_only") else "done", what, folder, "", log)
+    if queued in WAITING:
+        return Job("running", what, folder, f"stopped, and in the queue again: {queued}", log)
+    if status == "interrupted" and queued in AT_WORK:  # the queue has not yet heard of it
+        return Job("running", what, folder, "stopping", log)
+    if status == "running":
+        why = lost(folder, facts, queued, submitted)
+        if not why:
+            return Job("running", what, folder, stage(facts), log)
+        return Job("failed", what, folder, f"killed: {why}", log)
+    return Job("failed", what, folder, facts.get("reason", str(status)), log)
+
+
+def described(facts: dict[str, Any]) -> str:
+    return " ".join(
+        [
+            str(facts.get("experiment", "?")),
+            *(f"{key}={facts.get(key, '-')}" for key in ("seed", "scale", "shard")),
+        ]
+    )
+
+
+def stage(facts: dict[str, Any]) -> str:
+    again = f", attempt {facts['attempts']}" if facts.get("attempts", 1) > 1 else ""
+    return f"{facts.get('stage', 'starting')}{again}"
+
+
+def lost(folder: Path, facts: dict[str, Any], queued: str, submitted: Mapping[str, Any]) -> str:
+    """Why a run that says it is running is not; empty while it lives."""
+    owner = f"process {facts.get('pid')} on {facts.get('host')}"
+    ended = submitted.get("ended") or (queued if queued not in AT_WORK else "")
+    if ended:
+        return ended
+    if facts.get("host") == socket.gethostname():
+        return f"{owner} is gone" if gone(facts) else ""
+    silent = time.time() - (folder / "run.json").stat().st_mtime
+    return f"no sign of {owner} for {silent / 60:.0f} min" if silent > SILENT else ""
+
+
+def slurm_queue() -> dict[str, str] | None:
+    """Queue id -> state of one's own jobs, also of those that ended a moment ago; None where no Slurm answers."""
+    ask = ["squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T"]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(line.strip().split("|", 1) for line in answer.splitlines() if "|" in line)
+
+
+# -- notes of a launcher ----------------------------------------------------------------------------------------------
+
+
+def read_submitted(sweep: Path) -> dict[str, dict[str, Any]]:
+    """Job number -> {id, log, ended}."""
+    try:
+        return json.loads((sweep / "jobs.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def note_submitted(sweep: Path, notes: dict[int, dict[str, Any]]) -> None:
+    jobs = read_submitted(sweep)
+    jobs.update({str(number): note for number, note in notes.items()})
+    write_atomic(sweep / "jobs.json", (json.dumps(jobs, indent=2) + "\n").encode())
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+def sweeps_below(paths: Iterable[Path]) -> list[Path]:
+    folders = [p.parent for path in paths for p in path.resolve().rglob("multirun.yaml")]
+    return sorted(dict.fromkeys(folders))
+
+
+def counts(jobs: Iterable[Job]) -> str:
+    """`3 done, 1 failed`."""
+    number = Counter(job.state for job in jobs)
+    return ", ".join(f"{number[s]} {s}" for s in ("done", "planned", "running", "failed", "missing") if number[s])
+
+
+def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
+    """The newest sweep of these very overrides, if some of its jobs are not done and nobody is at work on it."""
+    for path in sorted(root.glob("*/multirun.yaml"), reverse=True):
+        text, sweep = path.read_text(), path.parent
+        if not all(word in text for word in overrides):  # cheap, before it is parsed
+            continue
+        if list(OmegaConf.load(path).hydra.overrides.task) != list(overrides):
+            continue
+        queue = slurm_queue() or {}
+        jobs = jobs_of(sweep, queue)
+        waits = any(queue.get(str(n.get("id"))) in WAITING + AT_WORK for n in read_submitted(sweep).values())
+        at_work = waits or held(sweep) or any(job.state == "running" for job in jobs)
+        return None if at_work or all(job.state in ENDED for job in jobs) else sweep
+    return None
+
+
+def lease_of(sweep: Path) -> Lease:
+    """Held by the process that launches the jobs of a sweep, for as long as it does."""
+    return Lease(sweep / ".lease", f"sweep {sweep.name}")
+
+
+def held(sweep: Path) -> bool:
+    lease = lease_of(sweep)
+    try:
+        silent = time.time() - lease.path.stat().st_mtime
+    except OSError:
+        return False
+    return silent < SILENT and not gone(lease.owner())
+
+
+def finished(folder: Path, config: dict[str, Any], code: str) -> bool:
+    """Whether this very job, config and code, is done already."""
+    facts = read_facts(folder)
+    if facts.get("status") != "done" or facts.get("code") != code or not (folder / "tables").is_dir():
+        return False
+    return OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")) == config

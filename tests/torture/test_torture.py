@@ -1,0 +1,44 @@
+"""A short version of `make torture`; kills, twins and hostile names have tests of their own elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+BRIEF = """
+import sys
+from pathlib import Path
+from tests.torture import trials as torture
+
+torture.warm_up()
+for name in sys.argv[2:]:
+    for found in torture.TRIALS[name].run(Path(sys.argv[1]) / name, torture.TRIALS[name].brief):
+        print(found.tried, found.failed, found.trial, found.detail, sep="\\t", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks processes that have torch imported")
+@pytest.mark.parametrize(
+    ("trials", "findings"),
+    [
+        (["commands", "yaml", "permission", "data"], 4),
+        (["pickles", "disk", "entries"], 4),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_it_holds(trials: list[str], findings: int, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", BRIEF, str(tmp_path), *trials]
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(rows) == findings
+    assert all(int(tried) > 0 for tried, *_ in rows)
+    assert [row for row in rows if row[1] != "0"] == []
