@@ -5,6 +5,7 @@ A network is a list of layers `Dense(w, b, relu, kind)` acting on flat vectors; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -123,11 +124,13 @@ def deeplift(layers: list[Dense], x: Vector, x0: Vector, output: int, reveal_can
                 slope = float(z0 > 0) if abs(z - z0) < 1e-7 else (relu(z) - relu(z0)) / (z - z0)
                 plus[j], minus[j] = m[j] * slope, m[j] * slope
                 continue
-            up, down = sum(v for v in c if v > 0), sum(v for v in c if v < 0)
+            up, down = (
+                v if abs(v) >= 5e-8 else v + math.copysign(1e-7, v)  # before the effects are taken, as the package does
+                for v in (math.fsum(v for v in c if v > 0), math.fsum(v for v in c if v < 0))
+            )
             y_up = 0.5 * (relu(z0 + up) - relu(z0) + relu(z0 + up + down) - relu(z0 + down))
             y_down = 0.5 * (relu(z0 + down) - relu(z0) + relu(z0 + up + down) - relu(z0 + up))
-            plus[j] = m[j] * y_up / (up if abs(up) >= 5e-8 else up + 1e-7)
-            minus[j] = m[j] * y_down / (down if abs(down) >= 5e-8 else down - 1e-7)
+            plus[j], minus[j] = m[j] * y_up / up, m[j] * y_down / down
         below = np.zeros(n)
         for i in range(n):
             for j in range(width):

@@ -72,7 +72,9 @@ def reveal_cancel(op: Op) -> Step:
 
     P and N are the sums of the positive and of the negative contributions to dz = P + N. Their effects are averages
     over the two orders of adding them: y+ = (h(r+P) - h(r) + h(r+N+P) - h(r+N)) / 2, y- likewise. A positive
-    contribution gets the multiplier m y+ / P, a negative one m y- / N. Without a layer before it, a ReLU is rescaled.
+    contribution gets the multiplier m y+ / P, a negative one m y- / N. A sum that is 0 is taken as 1e-7 before the
+    effects are, as in the deeplift package: its multiplier is then the local slope of h. Without a layer before it, a
+    ReLU is rescaled.
     """
     made_by = op.run.known(op.x).affine
     if made_by is None:
@@ -84,13 +86,17 @@ def reveal_cancel(op: Op) -> Step:
         return op.at(lambda _: v)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        d, r, size = u - op.run.reference(u), op.run.reference(z), layer.weight.abs()
-        dz, dy = z - r, y - op.reference
-        positive = layer(d.abs(), size / 2).add_(dz, alpha=0.5)  # (|d w| + d w) / 2 = (d w)+
-        negative = dz - positive
-        gap = h(r + positive).sub_(h(r + negative))
-        plus = (dy + gap).div_(_nudged(positive, 1e-7))
-        minus = (dy - gap).div_(_nudged(negative, -1e-7))
+        d, size = u - op.run.reference(u), layer.weight.abs()
+        total, r, dz = layer(d.abs(), size), wide(op.run.reference(z)), wide(z) - wide(op.run.reference(z))
+        least = (
+            4 * torch.finfo(total.dtype).eps * wide(total)
+        )  # a smaller sum is rounding of the total
+        positive = _not_zero((wide(total) + dz) / 2, least)  # (|d w| + d w) / 2 = (d w)+
+        negative = _not_zero((dz - wide(total)) / 2, least)
+        up, down = h(r + positive), h(r + negative)
+        both = h(r + positive + negative) - wide(op.reference)
+        plus = ((both + up - down) / positive).to(m)
+        minus = ((both + down - up) / negative).to(m)
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
         even = layer.transpose((plus + minus).mul_(m), layer.weight / 4, u)
         odd = layer.transpose((plus - minus).mul_(m), size / 4, u)
@@ -99,9 +105,11 @@ def reveal_cancel(op: Op) -> Step:
     return Step(y, [u], back)
 
 
-def _nudged(t: Tensor, by: float) -> Tensor:
-    """t, moved by `by` where it is next to 0; in place."""
-    return t.add_(below(t.abs(), abs(by) / 2), alpha=by)
+def _not_zero(t: Tensor, least: Tensor, by: float = 1e-7) -> Tensor:
+    """t, but +-`by` next to 0 (the package's 5e-8, or where it is no more than rounding): 0 counts as positive."""
+    size = t.abs()
+    near = torch.where(size <= least, by, torch.where(t < 0, t - by, t + by))
+    return torch.where((size < by / 2) | (size <= least), near, t)
 
 
 def cross_max(op: Op) -> Step:

@@ -138,6 +138,32 @@ def test_deeplift_twin(method: Callable[..., Method], reveal: bool, baseline: st
         np.testing.assert_allclose(found[b].flatten().numpy(), expected, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("width", [3, 4, 6, 8])
+def test_reveal_cancel_of_units_whose_contributions_have_one_sign(width: int, dtype: torch.dtype) -> None:
+    """Of narrow layers many have: the sum that is 0 is nudged before the effects are taken, so that it has a slope."""
+    shape = (1, 2, 2)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+    net.append(nn.Linear(width, 2))
+    one_sided = 0
+    for seed in range(8):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for parameter in net.parameters():
+                nn.init.normal_(parameter)
+        model, x = classifier(net.double(), plain=True), rand(2, *shape, seed=seed)
+        layers = slow.unroll(model.module, shape)
+        expected = np.stack([slow.deeplift(layers, v.flatten().numpy(), np.zeros(4), 0, True) for v in x])
+        hidden = net[:3](x) - net[:3](torch.zeros_like(x))
+        contributions = hidden.unsqueeze(2) * net[3].weight.T
+        one_sided += int((contributions >= 0).all(1).sum() + (contributions <= 0).all(1).sum())
+        result = run(DeepLiftRevealCancel(), model.to(dtype), x.to(dtype), torch.zeros(2, dtype=torch.int64))
+        size = np.abs(expected).max()
+        bound = 1e-7 if dtype == torch.float64 else 1e-3  # where r + 1e-7 is float32's own rounding of r
+        np.testing.assert_allclose(result.double().flatten(1).numpy(), expected, rtol=0, atol=bound * size)
+    assert one_sided > 0  # the case is met
+
+
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1)])
 def test_cross_max_twin(size: int, stride: int) -> None:
     net = nn.Sequential(nn.MaxPool2d(size, stride), nn.Flatten(), nn.LazyLinear(2))

@@ -57,9 +57,7 @@ def test_answers() -> None:
     rng = np.random.default_rng(0)
     spread = 0.01 * rng.normal(size=(5, 4))
     assert decide(over_replicates(spread + 0.5), 4) == "yes"
-    assert (
-        decide(over_replicates(spread + np.array([0.5, 0.5, 0.5, -0.5])), 4) == "no"
-    )  # one fails
+    assert decide(over_replicates(spread + np.array([0.5, 0.5, 0.5, -0.5])), 4) == "no"  # one fails
     assert decide(over_replicates(spread + np.array([0.5, 0.5, 0.5, -0.5])), 3) == "yes"
     assert decide(over_replicates(spread + np.array([0.5, -0.5, -0.5, -0.5])), 2) == "no"
     assert decide(over_replicates(spread - 0.5), 1) == "no"
