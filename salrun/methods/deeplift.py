@@ -88,9 +88,7 @@ def reveal_cancel(op: Op) -> Step:
     def back(m: Tensor) -> tuple[Tensor]:
         d, size = u - op.run.reference(u), layer.weight.abs()
         total, r, dz = layer(d.abs(), size), wide(op.run.reference(z)), wide(z) - wide(op.run.reference(z))
-        least = (
-            4 * torch.finfo(total.dtype).eps * wide(total)
-        )  # a smaller sum is rounding of the total
+        least = 4 * torch.finfo(total.dtype).eps * wide(total)  # a smaller sum is rounding of the total
         positive = _not_zero((wide(total) + dz) / 2, least)  # (|d w| + d w) / 2 = (d w)+
         negative = _not_zero((dz - wide(total)) / 2, least)
         up, down = h(r + positive), h(r + negative)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -57,6 +57,11 @@ def pick(logits: Tensor, target: Tensor) -> Tensor:
 def not_a_number(gradient: Tensor, score: Tensor) -> Tensor:
     """The gradient, NaN where the score is no finite number: ReLU's derivative at NaN is 1, and NaN would go unseen."""
     return gradient + 0 * score.detach().view(-1, *[1] * (gradient.ndim - 1))
+
+
+def _outer(names: Iterable[str], most: int = 20) -> list[str]:
+    """Names of modules, the outermost first."""
+    return sorted((name for name in names if name), key=lambda name: name.count("."))[:most]
 
 
 class Classifier(nn.Module):
@@ -114,8 +119,8 @@ class Classifier(nn.Module):
         if dotted not in modules or dotted == "":
             if name in ("cam", "iba") and name not in self.layers:
                 raise SalrunError(
-                    f"model '{self.name}' has no {name.upper()} layer: it has no convolution we can name; "
-                    f"give layer=<one of its modules>"
+                    f"model '{self.name}' has no {name.upper()} layer that we can name: its last convolution, if any, "
+                    f"is not its map of features; give layer=<one of {', '.join(_outer(modules))}>"
                 )
             raise unknown("layer", dotted, (n for n in modules if n), f"model '{self.name}'")
         return modules[dotted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -38,6 +38,7 @@ LAYERS = {
 }
 STRIDES = {"layer4": 32, "layer3": 16, "layer2": 8}  # of a ResNet's stages
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = tuple(getattr(nn, name) for name in ("LayerNorm", "RMSNorm") if hasattr(nn, name))  # RMSNorm: torch 2.4
 FOLLOWERS = (nn.BatchNorm2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.LeakyReLU, nn.ELU)
 
 
@@ -57,7 +58,7 @@ def find_layers(module: nn.Module) -> dict[str, str]:
     middle convolution.
 
     "Behind" means after the normalisation and activation that follow it in the same `nn.Sequential`. Empty where the
-    module has no convolution.
+    module has no convolution, or works on tokens after its last one: that is then no map of features, but the way in.
     """
     names = dict(module.named_modules())
     if "layer4" in names and "layer2" in names:
@@ -66,9 +67,15 @@ def find_layers(module: nn.Module) -> dict[str, str]:
     if of_family:
         return of_family
     convolutions = [name for name, m in names.items() if isinstance(m, CONVOLUTIONS)]
-    if not convolutions:
+    if not convolutions or _of_tokens(list(names.values()), names[convolutions[-1]]):
         return {}
     return {"cam": _behind(convolutions[-1], names), "iba": _behind(convolutions[len(convolutions) // 2], names)}
+
+
+def _of_tokens(modules: Sequence[nn.Module], last: nn.Module) -> bool:
+    """Whether attention, or layer norm more than once (a head may have one), comes after the last convolution."""
+    after = modules[next(k for k, m in enumerate(modules) if m is last) + 1 :]
+    return any(isinstance(m, nn.MultiheadAttention) for m in after) or sum(isinstance(m, NORMS) for m in after) > 1
 
 
 def _of_torchvision(module: nn.Module, names: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -128,3 +128,16 @@ def test_a_classifier_keeps_its_layers() -> None:
     model = Classifier(Net(), layers={"cam": "first"})
     salrun.explain(model, X, 0, "grad_cam", layer="second")
     assert model.layers == {"cam": "first"}
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "grad_cam_pp", "score_cam", "iba"])
+@pytest.mark.parametrize("name", ["vit_b_32", "swin_t"])
+def test_a_patch_embedding_is_no_map_of_features(method, name):
+    """The last convolution of a transformer is its way in: refused, with the layers to choose from."""
+    module = torchvision.models.get_model(name, weights=None)
+    assert find_layers(module) == {}
+    x = torch.zeros(1, 3, 224, 224)
+    with pytest.raises(SalrunError, match=r"no (CAM|IBA) layer that we can name: .*give layer=<one of .*head"):
+        salrun.explain(module, x, 0, method=method, background=x)
+    tokens = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(2), nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4))
+    assert find_layers(tokens) == {} and find_layers(tokens[:4])["cam"] == "0"
