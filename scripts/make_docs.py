@@ -43,8 +43,6 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
         if path.is_file():
             made.append(folder / path.name)
             content = pd.read_csv(path, keep_default_na=False, dtype=str)
-            if path.name == "summary.csv":  # a group of one image is no summary
-                content = content[(content["group"] == "(all)") | (content["n"] != "1")]
             content.map(_short).to_csv(made[-1], index=False)
     for path in sorted((run / "tables").glob("*_*.md")):
         made.append(folder / path.name)
@@ -95,12 +93,18 @@ def provenance(folder: Path) -> str:
         f"`{facts['command']}`",
         "",
         f"Scale {facts.get('scale')}, seed {facts.get('seed')}, {facts.get('device')}, {facts.get('precision')}; "
-        f"commit {str(facts.get('commit'))[:12]}, {str(facts.get('started'))[:10]}.",
+        f"commit {_commit(facts)}, {str(facts.get('started'))[:10]}.",
     ]
     deviations = facts.get("deviations", [])
     return "\n".join(
         [*lines, "", "Differs from the paper's protocol:", "", *(f"- {d}" for d in deviations)] if deviations else lines
     )
+
+
+def _commit(facts: dict[str, object]) -> str:
+    """The commit's first digits, with the + of a tree that differed from it."""
+    commit = str(facts.get("commit"))
+    return commit[:12] + ("+" if commit.endswith("+") else "")
 
 
 def claims(folder: Path, *only: str) -> str:

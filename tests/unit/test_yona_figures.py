@@ -9,7 +9,7 @@ import pytest
 
 from salrun.papers import conclude
 from salrun.papers.evidence import NotTestable
-from salrun.papers.yona.evidence import VBP, read
+from salrun.papers.yona.evidence import GBP, VBP, read
 from salrun.papers.yona.figures import cascade_table, figures, spread
 from salrun.papers.yona.tables import EFFECTS
 from salrun.results.run import Run
@@ -50,8 +50,17 @@ def test_figures_say_which_maps_they_show(joined: Path) -> None:
     assert len(drawn) == 3 * 3 * 2  # images with a shape, models, methods
     assert set(drawn["model"]) == {"shapes", "digits", "random_0"}
     assert set(drawn["largest"]) == {1, 3, 4}  # of the images with a shape
-    assert set(pd.read_csv(joined / "yona_figure7.csv")["method"]) == {VBP}
-    assert list(pd.read_csv(joined / "yona_figure3.csv")["model"].unique()) == ["random_0", "pretrained", "finetuned"]
+
+
+def test_methods_and_columns_are_the_papers(joined: Path) -> None:
+    """Figures 4 and 6 are vanilla, 5 and 7 guided; from left to right as in print."""
+    shown = {k: pd.read_csv(joined / f"yona_figure{k}.csv") for k in range(2, 8)}
+    methods = {k: list(table["method"].unique()) for k, table in shown.items()}
+    assert methods == {2: [GBP, VBP], 3: [GBP, VBP], 4: [VBP], 5: [GBP], 6: [VBP], 7: [GBP]}
+    columns = {k: list(table["model"].unique()) for k, table in shown.items()}
+    assert columns[2] == ["random_0", "digits", "shapes"]
+    assert columns[4] == columns[5] == ["random_0", "shapes", "digits"]
+    assert columns[3] == columns[6] == columns[7] == ["random_0", "pretrained", "finetuned"]
 
 
 def test_every_effect_is_shown_for_every_method(joined: Path) -> None:

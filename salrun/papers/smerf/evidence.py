@@ -176,6 +176,7 @@ class Reads:
     buckets: Buckets | None = None  # by setting, where not all are read
     whole: bool = False  # every setting of a pool is needed, not one of them
     empty_maps: bool = False  # Grad-CAM's empty maps matter
+    maps: str = ""  # a table made of kept maps, instead of metrics
 
     @property
     def settings(self) -> set[str]:
@@ -240,6 +241,8 @@ class Measured(Evidence):
 
     def basis(self, reads: Reads) -> Basis:
         """Images and models behind a claim, and what its pools and readings lack."""
+        if reads.maps:
+            return self.bases.get(reads.maps, Basis())
         if not reads.of:
             return Basis(sum(m.images() for m in self.models), len(self.models))
         models = self._models(reads)
@@ -412,6 +415,11 @@ def map_tables(objects: pd.DataFrame, iou: pd.DataFrame, draws: int) -> dict[str
     return tables
 
 
+def images_of(measures: pd.DataFrame) -> Basis:
+    """The images and models behind a table of single images."""
+    return Basis(len(measures[["cell", "image_id"]].drop_duplicates()), measures["cell"].nunique())
+
+
 def published_evidence() -> Measured:
     """The paper's own numbers in the form that the claims read; what it does not print is NaN."""
     tables = {}
@@ -468,7 +476,9 @@ def read(run: Run, draws: int = DRAWS) -> SmerfEvidence:
     for seed, of_seed in scores.items():
         keys = shared.loc[shared["seed"] == seed, ["seed", "condition", "setting"]]
         lit, overlap = (t[(t["seed"] == seed) & (t["condition"] == "plain")] for t in (objects, iou))
-        seeds.append(evidence(of_seed, accuracies.merge(keys), draws, runs, map_tables(lit, overlap, draws)))
+        of_maps = map_tables(lit, overlap, draws)
+        bases = {"visible": images_of(lit), "iou_spread": images_of(overlap)}
+        seeds.append(replace(evidence(of_seed, accuracies.merge(keys), draws, runs, of_maps), bases=bases))
     first = about[about["seed"] == next(iter(scores), None)]
     return SmerfEvidence(tuple(seeds), accuracies, tuple(read_maps(run.maps, first, objects, iou)))
 

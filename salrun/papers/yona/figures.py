@@ -1,7 +1,7 @@
 """Figures 1 to 7 of Yona & Greenfeld (2021) from the kept maps of runs, and the numbers behind them as figures.
 
 The paper's pictures: 1 the deleted half, 2 / 4 / 5 shapes, 3 / 6 / 7 pairs; 2 and 3 show both methods on a few images,
-4 and 6 more images with guided, 5 and 7 with vanilla backpropagation.
+4 and 6 more images with vanilla, 5 and 7 with guided backpropagation. Columns stand in the paper's order.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ TITLES = {
     PAIRS: {"random": "random", "pretrained": "pretrained", "finetuned": "fine-tuned"},
 }
 FEW, MORE = 4, 10
+FIGURES = {  # number -> experiment, methods, images, models from left to right
+    2: (SHAPES, (GBP, VBP), FEW, ("random", "digits", "shapes")),
+    3: (PAIRS, (GBP, VBP), FEW, ("random", "pretrained", "finetuned")),
+    4: (SHAPES, (VBP,), MORE, ("random", "shapes", "digits")),
+    5: (SHAPES, (GBP,), MORE, ("random", "shapes", "digits")),
+    6: (PAIRS, (VBP,), MORE, ("random", "pretrained", "finetuned")),
+    7: (PAIRS, (GBP,), MORE, ("random", "pretrained", "finetuned")),
+}
 DRAWS = 2_000
 Drawn = tuple[Figure, pd.DataFrame]
 
@@ -51,9 +59,7 @@ def figures(e: YonaEvidence) -> dict[str, Callable[[], Drawn]]:
         steps = cascade_table(e, seed, experiment, trained)
         makers[f"cascade_{TRAINED[experiment]}"] = partial(figure_cascade, *steps, methods_of(draws))
     makers["figure1"] = partial(figure_1, e)
-    for experiment, numbers in {SHAPES: (2, 4, 5), PAIRS: (3, 6, 7)}.items():
-        for number, methods, images in zip(numbers, ((GBP, VBP), (GBP,), (VBP,)), (FEW, MORE, MORE), strict=True):
-            makers[f"figure{number}"] = partial(figure_models, e, experiment, methods, images)
+    makers |= {f"figure{number}": partial(figure_models, e, *shown) for number, shown in FIGURES.items()}
     return makers
 
 
@@ -66,21 +72,23 @@ def spread(groups: pd.Series, most: int) -> list[int]:
     return sorted(turn.sort_values(kind="stable").index[:most])
 
 
-def kept_roles(e: YonaEvidence, experiment: str, methods: Sequence[str]) -> dict[tuple[str, str], str]:
+def kept_roles(
+    e: YonaEvidence, experiment: str, methods: Sequence[str], names: Sequence[str]
+) -> dict[tuple[str, str], str]:
     """(model, method) -> the role of the model's first copy, where the run kept its maps."""
     if experiment not in e.maps:
         raise NotTestable(f"needs kept maps of {experiment}")
     maps = e.maps[experiment]
     models = e.models[(e.models["experiment"] == experiment) & (e.models["seed"] == maps.facts["seed"])]
     roles = models.sort_values("copy").drop_duplicates("name").set_index("name")["role"]
-    shown = {(model, m): roles[model] for m in methods for model in TITLES[experiment] if model in roles}
+    shown = {(model, m): roles[model] for m in methods for model in names if model in roles}
     return {which: role for which, role in shown.items() if maps.has(which[1], role)}
 
 
 @styled()
 def figure_1(e: YonaEvidence) -> Drawn:
     """Intact digits (columns): the image, guided backprop of the untrained network, of the one trained on t~."""
-    roles = kept_roles(e, HALVES, (GBP,))
+    roles = kept_roles(e, HALVES, (GBP,), tuple(TITLES[HALVES]))
     maps = e.maps[HALVES]
     rows = list(maps.images.index[maps.images["group"] == "intact"][:8])
     if not rows or len(roles) < len(TITLES[HALVES]):
@@ -98,9 +106,11 @@ def figure_1(e: YonaEvidence) -> Drawn:
 
 
 @styled()
-def figure_models(e: YonaEvidence, experiment: str, methods: Sequence[str], images: int) -> Drawn:
+def figure_models(
+    e: YonaEvidence, experiment: str, methods: Sequence[str], images: int, models: Sequence[str]
+) -> Drawn:
     """One image per row: the image, then for each method the maps of the models."""
-    roles = kept_roles(e, experiment, methods)
+    roles = kept_roles(e, experiment, methods, models)
     maps = e.maps[experiment]
     groups = maps.images["group"]
     rows = spread(groups[groups != "nothing"] if experiment == SHAPES else groups, images)
