@@ -244,11 +244,11 @@ def _misspelt_addition(plain: Sequence[str], search: Sequence[str]) -> str:
 
 
 def _groups(search: Sequence[str]) -> set[str]:
-    """Hydra's config groups: ours, the users' folders' and what plug-ins registered."""
+    """Hydra's config groups: ours, the users' folders' and what plug-ins registered. Campaigns are for scripts."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        return set(loader.get_group_options("", ObjectType.GROUP, "config", list(search))) - {"hydra"}
+        return set(loader.get_group_options("", ObjectType.GROUP, "config", list(search))) - {"hydra", "campaign"}
 
 
 def _check_variants(plain: Sequence[str], cfg: DictConfig) -> None:

@@ -43,6 +43,7 @@ remark: nothing reads this
 MISTAKES: list[tuple[list[str], str]] = [
     # keys
     ([SMERF, "seeed=3"], "unknown key 'seeed'; did you mean seed?"),
+    ([SMERF, "+campaign=smerf"], "unknown key 'campaign' in '+campaign=smerf'"),
     ([SMERF, "seed=x"], "seed must be int"),
     ([SMERF, "scale=laptp"], "scale must be one of smoke, laptop, paper"),
     ([SMERF, "methods=[gradent]"], "unknown method 'gradent'"),
