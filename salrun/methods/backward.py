@@ -85,7 +85,7 @@ Rule = Callable[["Op"], Step]
 class Lane:
     """What is known of a tensor that depends on the image."""
 
-    run: Run
+    run: Tape
     node: Any = None  # its grad_fn, as the engine made it
     now: Tensor | None = None  # what an in-place operator made of it
     shares: Tensor | None = None  # whose memory it would share, had that not been laid out anew
@@ -128,7 +128,7 @@ class Affine:
 class Op:
     """One call of an operator, made functional, with at least one operand that depends on the image."""
 
-    run: Run
+    run: Tape
     name: str
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -196,7 +196,7 @@ class _Attach(torch.autograd.Function):
         return None, None, *ctx.back(signal)
 
 
-class Run(TorchFunctionMode):
+class Tape(TorchFunctionMode):
     """One forward pass of `module` under `rules`."""
 
     def __init__(self, module: nn.Module, rules: Rules) -> None:
@@ -385,10 +385,9 @@ class Run(TorchFunctionMode):
 class Trace:
     """A finished forward pass: its outputs, and the way back."""
 
-    run: Run
+    run: Tape
     point: Tensor
     output: Tensor
-    reference_output: Tensor | None
 
     def pull(self, seed: Tensor, pair: Tensor | None = None, last: bool = True) -> Tensor:
         """The signal at the input, given the signal `seed` at the output."""
@@ -411,7 +410,7 @@ def trace(
 
     `box`: the least and the greatest image, for rules that know the domain of the input. `head` is applied to logits.
     """
-    run = Run(model.module, rules)
+    run = Tape(model.module, rules)
     with torch.inference_mode(False), torch.enable_grad():
         point = _laid_out(point).requires_grad_(True)
         reference = None if reference is None else _laid_out(reference)
@@ -429,7 +428,7 @@ def trace(
             f"{rules.name} needs a model whose output is a (batch, classes) tensor computed from the image with "
             f"operators that torch can see; model '{model.name}' gives {_describe(output)}"
         )
-    return Trace(run, point, output, lane.reference)
+    return Trace(run, point, output)
 
 
 def explain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -139,19 +139,6 @@ def reinitialised(classifier: Classifier, layers: Sequence[str], seed: int) -> C
     )
     copied.mean, copied.std, copied.training = classifier.mean, classifier.std, classifier.training
     return copied
-
-
-def cascade(classifier: Classifier, probe: Tensor, seed: int) -> Iterator[tuple[str, Classifier]]:
-    """Cascading randomisation, top-down: (layer, the classifier with that layer and all later ones re-initialised)."""
-    order = execution_order(classifier, probe)
-    for i in reversed(range(len(order))):
-        yield order[i], reinitialised(classifier, order[i:], seed)
-
-
-def independent(classifier: Classifier, probe: Tensor, seed: int) -> Iterator[tuple[str, Classifier]]:
-    """Independent randomisation: (layer, the classifier with that layer alone re-initialised), first layer first."""
-    for name in execution_order(classifier, probe):
-        yield name, reinitialised(classifier, [name], seed)
 
 
 def _reset(part: nn.Module, name: str, seed: int, model: str) -> None:

@@ -6,7 +6,7 @@ quantities in bootstrap resamples of the images. Published tables have row 0 onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -87,12 +87,6 @@ def tidy(table: pd.DataFrame, value: str = "value", level: float = 0.95, **more:
     return table.columns.to_frame(index=False).assign(
         **{**more, value: table.iloc[0].to_numpy(), "ci_low": low, "ci_high": high}
     )
-
-
-def with_facts(rows: pd.DataFrame, cells: pd.DataFrame, facts: Iterable[str]) -> pd.DataFrame:
-    """Rows of a run's table with some facts of their models; a fact that no model has is missing everywhere."""
-    wanted = cells.set_index("cell").reindex(columns=list(facts))
-    return rows.join(wanted, on="cell")
 
 
 def of_paper(run: Run, paper: str) -> pd.DataFrame:
