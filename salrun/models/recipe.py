@@ -281,10 +281,10 @@ class Recipe:
         deviations = self._deviations(card, source, data)
         if not verification.passed:
             if not self.accept_unverified:
+                other = "seed=..., model.recipe=paper" if "paper" in self.recipes else "seed=..."
                 raise SalrunError(
                     f"model '{self.name}' fails verification: {verification.reason}; explaining it would say nothing "
-                    f"about the methods. Train another (seed=..., model.recipe=paper) or go on with "
-                    f"model.accept_unverified=true"
+                    f"about the methods. Train another ({other}) or go on with model.accept_unverified=true"
                 )
             deviations.append(f"UNVERIFIED MODEL, accepted by model.accept_unverified=true: {verification.reason}")
         model.requires_grad_(False)
@@ -303,7 +303,8 @@ class Recipe:
             if had is not None and has is not None and dict(had) != json.loads(json.dumps(has)):
                 deviations.append(f"model: trained on {_sizes(had)} images per bucket, this data set has {_sizes(has)}")
         if used != "paper":
-            deviations.append(f"training recipe '{used}', not the paper's (model.train=true model.recipe=paper)")
+            remedy = " (model.train=true model.recipe=paper)" if "paper" in self.recipes else ""
+            deviations.append(f"training recipe '{used}', not the paper's{remedy}")
         return deviations
 
 

@@ -270,3 +270,11 @@ def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
         checkpoint.load_checkpoint(path, again)
     with pytest.raises(SalrunError, match=r"cannot read .*none\.safetensors: No such file"):
         checkpoint.load_checkpoint(tmp_path / "none.safetensors", again)
+
+
+@pytest.mark.parametrize("recipes", [{"fast": {}}, {"fast": {}, "paper": {}}], ids=["without", "with"])
+def test_the_papers_recipe_is_recommended_only_where_there_is_one(recipes: dict[str, dict]) -> None:
+    recipe = Recipe("tiny", tiny, recipes)
+    (told,) = recipe._deviations({"recipe": "fast"}, "trained", textbox())
+    assert told.startswith("training recipe 'fast', not the paper's")
+    assert ("model.recipe=paper" in told) == ("paper" in recipes)
