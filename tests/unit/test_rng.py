@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from salrun.rng import Draws, bits, hash64
+from tests.conftest import ROOT
 
 IDS = [f"image-{i}" for i in range(6)]
 
@@ -78,3 +81,25 @@ def test_the_same_numbers_on_the_accelerator() -> None:
     cpu, gpu = Draws.of(0, IDS), Draws.of(0, IDS, "cuda")
     assert torch.equal(cpu.uniform("u", 1000), gpu.uniform("u", 1000).cpu())
     assert torch.allclose(cpu.normal("n", 1000), gpu.normal("n", 1000).cpu(), atol=1e-6)
+
+
+NAMES_OF_DRAWS = {
+    *("effective_complexity", "effective_complexity/ties", "explained", "faithfulness_pixels", "fit", "flip", "iba"),
+    *("init/", "lime", "mixup", "mnist_halves", "mnist_shapes", "mnist_shapes/place", "mnist_shapes/size", "noise"),
+    *("order", "pairs/other", "pairs/own", "pairs/side", "pgd", "place/", "places", "random", "random_order/"),
+    *("random_rgb", "reserved", "rise/grid", "rise/shift_", "sensitivity", "sensitivity/direction"),
+    *("sensitivity/length", "shift", "smoothgrad", "ties", "validation"),
+}
+
+
+def test_draws_keep_their_names() -> None:
+    """A draw is a function of its name: another name gives other images, masks or noise under the same keys."""
+    drawing = {"uniform", "integer", "bits", "permutation", "normal", "generator", "balanced"}
+    named = set()
+    for package in ("datasets", "models", "methods", "metrics", "pipeline"):
+        for path in (ROOT / "salrun" / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in drawing:
+                    parts = (part for argument in node.args for part in ast.walk(argument))
+                    named |= {p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)}
+    assert named == NAMES_OF_DRAWS
