@@ -13,9 +13,10 @@ class SalrunError(Exception):
 def near(name: str, options: Iterable[str], n: int = 3) -> str:
     """`; did you mean a, b?` for the options nearest to `name`, else the options themselves."""
     options = sorted(set(map(str, options)))
-    close = difflib.get_close_matches(str(name), options, n=n, cutoff=0.5)
+    close = [option for option in options if option.endswith(f"_{name}")]  # seed: explained_seed
+    close += difflib.get_close_matches(str(name), options, n=n, cutoff=0.5)
     if close:
-        return f"; did you mean {', '.join(close)}?"
+        return f"; did you mean {', '.join(list(dict.fromkeys(close))[:n])}?"
     if not options:
         return ""
     shown = ", ".join(options[:40]) + (", ..." if len(options) > 40 else "")

@@ -4,6 +4,8 @@
     python scripts/make_docs.py --check                          # say which pages are out of date, exit 1
     python scripts/make_docs.py keep outputs/smerf/paper smerf   # commit-ready copy of a run's results
     python scripts/make_docs.py keep outputs/yona/paper yona yona_effects    # and of some of its figures
+    python scripts/make_docs.py evidence outputs/smerf/paper smerf           # of its tables of single images
+    python scripts/make_docs.py judge                            # verdicts on all of those, from these tables alone
 
 A block stands between `<!-- results: KIND FOLDER [WORDS] -->` and `<!-- /results -->`; KIND is one of BLOCKS, FOLDER a
 folder of docs/results/. Everything around the blocks is written by hand.
@@ -12,6 +14,7 @@ folder of docs/results/. Everything around the blocks is written by hand.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import re
@@ -21,11 +24,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from salrun.papers.evidence import published
+from salrun.papers.frozen import frozen
+from salrun.papers.verdicts import Verdicts
+from salrun.results.claims import NOT_TESTED, headline
 from salrun.results.run import Run
+from salrun.results.tables import write_csv
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
+EVIDENCE = "verdicts"  # docs/results/verdicts/<name>: tables of single images, and the verdicts made of them
 PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
 
 
@@ -37,7 +46,7 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
     folder = results / name
     folder.mkdir(parents=True, exist_ok=True)
     made = []
-    tables = [run / "tables" / "summary.csv", run / "tables" / "model.csv", run / "claims.csv"]
+    tables = [run / "tables" / "summary.csv", run / "tables" / "model.csv", run / "claims.csv", run / "claim_parts.csv"]
     tables += [run / "reliability" / "reliability.csv", run / "reliability" / "agreement.csv"]
     for path in [*tables, *sorted((run / "tables").glob("*_*.csv"))]:
         if path.is_file():
@@ -54,6 +63,32 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
         made.append(folder / f"{figure}.png")
         made[-1].write_bytes((run / "figures" / f"{figure}.png").read_bytes())
     return made
+
+
+def keep_evidence(run: Path, folder: Path) -> None:
+    """Copy a run's tables of single images and models, all that its verdicts are made of, and run.json; judge them."""
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    for path in sorted((run / "tables").iterdir()):
+        if (path.suffix == ".parquet" and path.stem != "summary") or path.name in ("cells.csv", "model.csv"):
+            (folder / "tables" / path.name).write_bytes(path.read_bytes())
+    facts = json.dumps({k: v for k, v in Run(run).facts.items() if k not in PRIVATE}, indent=2)
+    (folder / "run.json").write_text(re.sub(r"/[^\s\"]*/(?=outputs/)", "", facts) + "\n")  # no machine's folders
+    write_verdicts(folder)
+
+
+def write_verdicts(folder: Path) -> None:
+    """claims.csv and claim_parts.csv of kept evidence."""
+    found = judged(folder)
+    write_csv(folder / "claims.csv", found.claims)
+    write_csv(folder / "claim_parts.csv", found.parts)
+
+
+def judged(folder: Path) -> Verdicts:
+    """The verdicts on kept evidence, from its tables alone."""
+    run = Run(folder)
+    paper = run.facts["paper"]
+    evidence, claims = (importlib.import_module(f"salrun.papers.{paper}.{part}") for part in ("evidence", "claims"))
+    return claims.claims(evidence.read(run))
 
 
 def _short(cell: str) -> str:
@@ -108,47 +143,71 @@ def _commit(facts: dict[str, object]) -> str:
 
 
 def claims(folder: Path, *only: str) -> str:
-    """Verdicts: all, or those whose id starts with one of the words; `.paper` twins have their own block."""
+    """What came out: the headline, then counted statements and those apart; or those whose id starts with a word."""
     table = _read(folder, "claims.csv", keep_default_na=False, dtype=str)
-    table = table[~table["id"].str.endswith(".paper")]
     if only:
         table = table[table["id"].str.startswith(only)]
-    shown = table[["id", "statement", "measured", "ci_low", "ci_high", "published_holds", "verdict", "reason"]]
-    shown = shown.assign(**{c: shown[c].map(_three) for c in ("measured", "ci_low", "ci_high")})
-    return f"{_count(table)}\n\n{markdown(shown.assign(published_holds=_truth(table)).rename(columns=TRUTH))}"
+    tested = table[table["answer"] != NOT_TESTED]
+    counted = tested["counted"] == "yes"
+    lines = [*([] if only else [f"{headline(table)}.", ""]), markdown(_verdicts(tested[counted]))]
+    if not counted.all():
+        apart = _verdicts(tested[~counted]).assign(**{"not counted": tested.loc[~counted, "counted"]})
+        lines += ["", "Listed apart:", "", markdown(apart)]
+    untested = table[table["answer"] == NOT_TESTED]
+    if len(untested):
+        lines += ["", f"Not tested: {', '.join(untested['id'])}."]
+    return "\n".join(lines)
 
 
-TRUTH = {"published_holds": "true of the published numbers"}
+def _verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """The columns of verdicts that a reader needs."""
+    span = (
+        table["measured"].map(_three) + " [" + table["ci_low"].map(_three) + ", " + table["ci_high"].map(_three) + "]"
+    )
+    shown = table[["id", "sentence", "holds"]].assign(**{"deciding part [95%]": span.str.replace(" [, ]", "")})
+    shown["size"] = table["size"]
+    return shown.assign(
+        **{"in print": table["published_holds"], "numbers agree": table["agrees"], "why": table["reason"]}
+    )
 
 
-def _truth(table: pd.DataFrame) -> pd.Series:
-    """Whether the published numbers support a claim; what the paper says without numbers cannot be tested on them."""
-    return table["published_holds"].mask(table["published"] == "text", "no numbers")
+def verdict(folder: Path) -> str:
+    """What the verdicts come to, in a sentence, and the freeze they rest on."""
+    said = headline(_read(folder, "claims.csv", keep_default_na=False, dtype=str))
+    return f"{said[0].upper()}{said[1:]}. Predicates frozen in commit {frozen()['commit'][:12]}."
 
 
 def readings(folder: Path) -> str:
     """Claims whose truth depends on how the metric is read: the public code's way beside the text's."""
-    table = _read(folder, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
+    table = _read(folder, "claims.csv", keep_default_na=False, dtype=str)
+    both = table[(table["second_mode"] != "") & (table["answer"] != NOT_TESTED)]
+    same = both["holds"] == both["second_mode"]
+    said = f"{int(same.sum())} of {len(both)} statements come out the same in both readings of the metrics; the others:"
+    names = {"holds": "holds (code)", "second_mode": "holds (text)"}
+    return f"{said}\n\n{markdown(both.loc[~same, ['id', 'sentence', 'holds', 'second_mode']].rename(columns=names))}"
+
+
+def items(folder: Path, paper: str, *further: str) -> str:
+    """Every table and figure of a paper: command, file, number of models, and whether it was measured."""
+    table = published_items(paper)
+    folders = [folder, *(folder.parent / name for name in further)]
     rows = []
-    for name in table.index[~table.index.str.endswith(".paper")]:
-        twin = f"{name}.paper"
-        if twin in table.index and table.loc[name, "verdict"] != "not testable here":
-            code, text = table.loc[name], table.loc[twin]
-            rows.append(
-                (
-                    name,
-                    code["statement"],
-                    code["holds"],
-                    text["holds"],
-                    _three(code["measured"]),
-                    _three(text["measured"]),
-                )
-            )
-    columns = ["id", "statement", "holds (code)", "holds (text)", "margin (code)", "margin (text)"]
-    both = pd.DataFrame(rows, columns=columns)
-    same = both["holds (code)"] == both["holds (text)"]
-    said = f"{int(same.sum())} of {len(both)} claims come out the same under both readings; the others:"
-    return f"{said}\n\n{markdown(both[~same])}"
+    for row in table.to_dict("records"):
+        more = "" if row["command"] == "reproduce" else f" {row['command']}"
+        command = f"`python scripts/reproduce.py {paper}{more}`" if row["command"] else ""
+        kept = [f for f in folders if row["file"] and any(f.glob(f"{row['file']}*"))]
+        models = max((_read(f, "model.csv")["seed"].nunique() for f in kept), default=0)
+        where = ", ".join(f.name for f in kept)
+        status = row["status"] or (f"measured ({where})" if kept else "not measured")
+        rows.append(
+            (row["item"], row["shows"], command, f"`{row['file']}`" if row["file"] else "", models or "", status)
+        )
+    return markdown(pd.DataFrame(rows, columns=["item", "shows", "command", "file", "k", "status"]).astype(str))
+
+
+def published_items(paper: str) -> pd.DataFrame:
+    """papers/<paper>/items.csv."""
+    return published(paper, file="items.csv", keep_default_na=False, dtype=str)
 
 
 def accuracy(folder: Path) -> str:
@@ -224,15 +283,15 @@ def commands(folder: Path) -> str:
 
 
 def verdicts(folder: Path, *others: str) -> str:
-    """What several models say about each claim; empty where one cannot test it."""
-    found = {}
+    """What several networks say about each counted claim, the paper's own first; empty where one cannot test it."""
+    tables = {}
     for each in [folder, *(folder.parent / name for name in others)]:
         if (each / "claims.csv").is_file():
-            found[each.name] = _read(each, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
-    first = next(iter(found.values()))
-    shown = first[["statement"]].assign(published_holds=_truth(first)).rename(columns=TRUTH)
-    for name, table in found.items():
-        shown[name] = table["verdict"].mask(table["verdict"] == "not testable here", "")
+            tables[each.name] = _read(each, "claims.csv", keep_default_na=False, dtype=str).set_index("id")
+    first = next(iter(tables.values()))
+    shown = first[["sentence"]].assign(**{"in print": first["published_holds"]})
+    for name, table in tables.items():
+        shown[name] = table["holds"].mask(table["answer"] == NOT_TESTED, "")
     return markdown(shown.reset_index())
 
 
@@ -271,21 +330,11 @@ def _three(cell: str) -> str:
     return f"{float(cell):+.3g}" if cell else ""
 
 
-def _count(table: pd.DataFrame) -> str:
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in table["verdict"].value_counts().items())
-    without = int(table["reason"].str.contains("not on a run").sum())
-    return (
-        f"{counts}; {without} of them rest on the configuration or on toy maps, not on a run."
-        if without
-        else f"{counts}."
-    )
-
-
 BLOCKS: dict[str, Callable[..., str]] = {
     f.__name__: f
     for f in (
         *(provenance, commands, accuracy, checkpoints, table, page),
-        *(claims, readings, verdicts, pools, brightness, subsets),
+        *(verdict, claims, readings, verdicts, items, pools, brightness, subsets),
     )
 }
 
@@ -309,12 +358,19 @@ def fill(page: str, results: Path) -> str:
 def main(argv: Sequence[str] | None = None, docs: Path = DOCS) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("words", nargs="*", metavar="keep RUN NAME [FIGURE ...]")
+    parser.add_argument("words", nargs="*", metavar="keep RUN NAME [FIGURE ...] | evidence RUN NAME | judge")
     options = parser.parse_args(argv)
     if options.words:
-        if len(options.words) < 3 or options.words[0] != "keep":
-            parser.error("give nothing, or: keep RUN NAME [FIGURE ...]")
-        keep(Path(options.words[1]), options.words[2], docs / "results", options.words[3:])
+        match options.words:
+            case ["keep", run, name, *figures]:
+                keep(Path(run), name, docs / "results", figures)
+            case ["evidence", run, name]:
+                keep_evidence(Path(run), docs / "results" / EVIDENCE / name)
+            case ["judge"]:
+                for facts in sorted((docs / "results" / EVIDENCE).glob("*/run.json")):
+                    write_verdicts(facts.parent)
+            case _:
+                parser.error("give nothing, or: keep RUN NAME [FIGURE ...] | evidence RUN NAME | judge")
     stale = []
     for path in sorted(docs.glob("*.md")):
         old = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write docs/settings.md, methods.md, metrics.md and peers.md from the code, the configs and docs/parity.yaml.
+"""Write docs/settings.md, methods.md, metrics.md, peers.md, statements.md from code, configs and docs/parity.yaml.
 
     python scripts/make_reference.py            # write them
     python scripts/make_reference.py --check    # say which are out of date, exit 1
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import inspect
 import math
 import re
@@ -31,6 +32,9 @@ from salrun.config.settings import GROUPS, SETTINGS, default_of
 from salrun.config.signatures import parameters
 from salrun.models.architectures import TomsettCNN, smerf_cnn
 from salrun.models.classifier import Classifier
+from salrun.papers.claims import Evidence, claims_of
+from salrun.papers.frozen import frozen
+from salrun.papers.verdicts import on_print, quantifier_of
 from salrun.ranges import readable
 from salrun.types import Method, Metric
 
@@ -326,11 +330,49 @@ def script(run: Callable[[], Any]) -> str:
     return textwrap.dedent("\n".join(lines)) + f"\nprint({shown})"
 
 
+STATEMENTS = """\
+Every empirical sentence of the four papers that has a predicate here: what the paper says, what is measured for it, and
+whether it is counted. What a verdict is, and how it is reached: [verdicts.md](verdicts.md); what came out: the papers'
+pages. Words in quotation marks are the paper's; the rest of a sentence is our paraphrase.
+
+A *part* of a claim is one signed difference, > 0 where it holds; `every`, `most`, `some` of the parts, or a number of
+them, must hold; `average`: the claim is one part. `equal within b`: a part holds inside +-b. `in print`: whether the
+paper's own numbers support its sentence, up to the error of print; empty where it prints none."""
+TITLES = {
+    "smerf": "Kim, Plumb, Talwalkar, *Sanity Simulations for Saliency Methods* (ICML 2022)",
+    "tomsett": "Tomsett et al., *Sanity Checks for Saliency Metrics* (AAAI 2020)",
+    "yona": "Yona, Greenfeld, *Revisiting Sanity Checks for Saliency Maps* (2021)",
+    "zhang": "Zhang, Torres, Hermanns, *Saliency Maps Give a False Sense of Explainability* (ACML 2024)",
+}
+
+
+def statements_page() -> str:
+    """Every claim with its predicate, counted or why not."""
+    freeze = frozen()
+    said = f"The predicates are frozen: commit `{freeze['commit'][:12]}`, digest `{freeze['digest'][:12]}`."
+    page = ["# Statements", "", *STATEMENTS.splitlines(), "", said]
+    for paper, title in TITLES.items():
+        importlib.import_module(f"salrun.papers.{paper}.claims")
+        evidence = importlib.import_module(f"salrun.papers.{paper}.evidence")
+        claims = claims_of(paper)
+        printed = on_print(claims, getattr(evidence, "published_evidence", Evidence)())
+        counted = sum(not claim.apart for claim in claims)
+        page += ["", f"## {paper}", "", f"{title}: {counted} counted, {len(claims) - counted} listed apart."]
+        page += ["", "| id | sentence | place | a part is | parts that must hold | unit | counted | in print |"]
+        page += ["|---|---|---|---|---|---|---|---|"]
+        for claim in claims:
+            cells = [claim.id, claim.sentence, claim.place, claim.predicate, quantifier_of(claim), claim.unit]
+            cells += [f"no: {claim.why_apart}" if claim.apart else "yes", printed[claim.id]]
+            page.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(page) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "methods.md": methods_page,
     "metrics.md": metrics_page,
     "peers.md": peers_page,
+    "statements.md": statements_page,
 }
 
 

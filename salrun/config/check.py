@@ -9,6 +9,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from salrun.config.copies import KEY as COPIES
+from salrun.config.copies import with_copies
 from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, TRANSFORMED
 from salrun.config.settings import GROUPS, SETTINGS, papers, parse_shard
 from salrun.config.signatures import check_parameters, parameters
@@ -42,7 +44,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
     transforms = _mapping(config["dataset"].get("transforms"), "dataset.transforms")
     check_parameters(TRANSFORMED, transforms, "dataset.transforms")
     for name, recipe in _mapping(config.get("others"), "others").items():
-        _check_part(recipe, f"others.{name}")
+        _check_part(recipe, f"others.{name}", (COPIES,))
     if not _mapping(config.get("methods"), "methods"):
         raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
     for name, spec in config["methods"].items():
@@ -58,7 +60,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
                 raise SalrunError(f"{where}: the name of a variant must be text, got {variant!r}: quote it")
             merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
             check_parameters(spec["_target_"], merged, where, OF_METRIC)
-    return config
+    return with_copies(config)
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

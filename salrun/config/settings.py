@@ -33,14 +33,20 @@ class Settings:
     protocol: str | None = setting(
         None, "which part of the paper's measurements this is, where it has several (zhang: fidelity, ...)"
     )
-    seed: int = setting(0, "of the model, its training and every random draw; the data has its own (dataset.seed)")
+    seed: int = setting(
+        0,
+        "of the model, its training, the choice of explained images (dataset.explained_seed) and every random draw; "
+        "data that is drawn has its own (dataset.seed)",
+    )
     scale: Literal["smoke", "laptop", "paper"] = setting("paper", "picks from `budget`")
     budget: dict[str, Any] | None = setting({}, "the sizes of an experiment at each scale", deviates=True)
     target: Literal["predicted", "label", "least_probable"] = setting(
         "predicted", "the class explained; methods may differ", deviates=True
     )
     others: dict[str, Any] | None = setting(
-        {}, "further models (recipes) whose maps are compared with the model's", deviates=True
+        {},
+        "further models (recipes) whose maps are compared with the model's; `copies: n`: n of one that is drawn",
+        deviates=True,
     )
 
     device: str = setting("auto", "auto | cuda | mps | cpu")

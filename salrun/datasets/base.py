@@ -84,6 +84,12 @@ def check_file(path: Path, expected: str, advice: str = "delete it and get it ag
         )
 
 
+def choice_seed(dataset: Any) -> int:
+    """The seed that chooses the explained images: `explained_seed`, or `seed` where that is None or no field."""
+    given: int | None = getattr(dataset, "explained_seed", None)
+    return int(dataset.seed) if given is None else given
+
+
 def plain_settings(dataset: Any, left_out: Sequence[str]) -> dict[str, Any]:
     """The fields of a dataclass that are one word, number or switch."""
     fields = {k: getattr(dataset, k) for k in getattr(dataset, "__dataclass_fields__", {}) if k not in left_out}
@@ -102,14 +108,16 @@ def how_to_get(name: str) -> str:
 class ImageDataset:
     """Images by id from a few tables (parts of the data as it is stored, such as "train" and "test").
 
-    A data set is a dataclass with the fields `root`, `n_explained` (how many images a run explains, None for all) and
-    `seed` (which ones); it gives `parts`, `load(part)`, `ids(split)` and `digests()`.
+    A data set is a dataclass with the fields `root`, `n_explained` (how many images a run explains, None for all),
+    `explained_seed` (which ones; None, or without that field: `seed`) and `seed` (what is drawn to make the images, if
+    anything); it gives `parts`, `load(part)`, `ids(split)` and `digests()`.
     """
 
     if TYPE_CHECKING:  # what a data set says of itself, or lets its user say; here so that it is no parameter
         root: str
         n_explained: int | None
         seed: int
+        explained_seed: int | None
         name: str
         classes: tuple[str, ...]
         shape: tuple[int, int, int]
@@ -117,7 +125,9 @@ class ImageDataset:
     mask_names: ClassVar[tuple[str, ...]] = ()
     verification_split: ClassVar[str] = "test"  # what a model's accuracy is measured on
     parts: ClassVar[tuple[str, ...]] = ("test", "train")
-    choosing: ClassVar[tuple[str, ...]] = ("root", "n_explained", "seed", "verify")  # fields that change no image
+    choosing: ClassVar[tuple[str, ...]] = (  # fields that change no image
+        *("root", "n_explained", "seed", "explained_seed", "verify"),
+    )
 
     def load(self, part: str) -> Table:
         """Read a part from its files."""
@@ -137,9 +147,9 @@ class ImageDataset:
         raise NotImplementedError("abstract")
 
     def explained(self) -> list[str]:
-        """The images a run explains: of the test split, as many of each class as possible, chosen by `seed`."""
+        """The images a run explains: of the test split, as many of each class as possible."""
         ids = self.ids("test")
-        return balanced(ids, self.labels(ids), self.n_explained, self.seed, "explained")
+        return balanced(ids, self.labels(ids), self.n_explained, choice_seed(self), "explained")
 
     def batch(self, ids: list[str]) -> Batch:
         pixels, y = self.images(ids)
@@ -163,7 +173,8 @@ class ImageDataset:
 
     def facts(self) -> dict[str, Any]:
         """What a reader asks of this data, for tables/cells.csv: its settings that are one word or number."""
-        return {"kind": self.name, **plain_settings(self, (*self.choosing, "split_seed")), "seed": self.seed}
+        seeds = {"seed": self.seed, "explained_seed": choice_seed(self)}
+        return {"kind": self.name, **plain_settings(self, (*self.choosing, "split_seed")), **seeds}
 
     def labels(self, ids: Sequence[str]) -> Tensor:
         """(B,) class indices."""

@@ -123,6 +123,7 @@ class CIFAR10(TrainTestDataset):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     validation: int = 5_000
     split_seed: int = 0
     verify: bool = True  # files must be the published ones

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from salrun.datasets.base import SPLITS, Table, balanced, missing
+from salrun.datasets.base import SPLITS, Table, balanced, choice_seed, missing
 from salrun.datasets.pictures import PictureDataset, pictures_of
 from salrun.errors import SalrunError, unknown
 
@@ -118,7 +118,7 @@ class ImageNet(PictureDataset):
         if self.train_from == "auto" and "train" not in self.parts:
             reserved = set(self._reserved)
             ids = [i for i in ids if i not in reserved]
-        return balanced(ids, self.labels(ids), self.n_explained, self.seed, "explained")
+        return balanced(ids, self.labels(ids), self.n_explained, choice_seed(self), "explained")
 
     @functools.cached_property
     def _reserved(self) -> list[str]:

@@ -49,6 +49,7 @@ class MNIST(TrainTestDataset):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     validation: int = 5_000
     split_seed: int = 0
     verify: bool = True  # the images must be the published ones

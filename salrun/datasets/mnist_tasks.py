@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from salrun.datasets.base import balanced
+from salrun.datasets.base import balanced, choice_seed
 from salrun.datasets.mnist import MNIST
 from salrun.errors import SalrunError
 from salrun.ranges import AtLeast
@@ -26,7 +26,7 @@ SIZE = 28
 class Task(MNIST):
     """MNIST's images, splits and ids with other pixels and labels; `digits` are the originals."""
 
-    choosing: ClassVar[tuple[str, ...]] = ("root", "n_explained", "verify")
+    choosing: ClassVar[tuple[str, ...]] = ("root", "n_explained", "explained_seed", "verify")
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"version": VERSION}
@@ -53,6 +53,7 @@ class MnistHalves(Task):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     half: Literal["bottom", "top"] = "bottom"
     explain: Literal["all", "intact", "deleted"] = "all"
     validation: int = 5_000
@@ -62,7 +63,7 @@ class MnistHalves(Task):
     name = "mnist_halves"
     classes = ("intact", "deleted")
     mask_names = ("half",)
-    choosing = ("root", "n_explained", "verify", "explain")
+    choosing = (*Task.choosing, "explain")
 
     def task(self, ids: Sequence[str]) -> Tensor:
         return Draws.of(self.seed, ids).integer(2, "mnist_halves", 1)[:, 0]
@@ -83,7 +84,7 @@ class MnistHalves(Task):
         if self.explain != "all":
             wanted = y == self.classes.index(self.explain)
             ids, y = [i for i, keep in zip(ids, wanted.tolist(), strict=True) if keep], y[wanted]
-        return balanced(ids, y, self.n_explained, self.seed, "explained")
+        return balanced(ids, y, self.n_explained, choice_seed(self), "explained")
 
     def batch(self, ids: list[str]) -> Batch:
         pixels, y = self.images(ids)
@@ -104,6 +105,7 @@ class MnistShapes(Task):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     labels_of: Literal["shape", "digit"] = "shape"
     region: Literal["ink", "box"] = "ink"
     rectangle: Literal["outline", "filled"] = "outline"
@@ -116,7 +118,7 @@ class MnistShapes(Task):
 
     name = "mnist_shapes"
     mask_names = ("digit", "shape")
-    choosing = ("root", "n_explained", "verify", "region")
+    choosing = (*Task.choosing, "region")
 
     def __post_init__(self) -> None:
         super().__post_init__()

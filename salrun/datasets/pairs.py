@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from salrun.datasets.base import SPLITS, ImageDataset, balanced, plain_settings
+from salrun.datasets.base import SPLITS, ImageDataset, balanced, choice_seed, plain_settings
 from salrun.datasets.cifar10 import CIFAR10
 from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.tinyimagenet import TinyImageNet
@@ -39,7 +39,8 @@ class Pairs:
     group2: list[str]
     source: Literal["tinyimagenet", "cifar10", "imagenet"] = "tinyimagenet"
     n_explained: Annotated[int, AtLeast(1)] | None = None
-    seed: int = 0
+    seed: int = 0  # of the pairing and the sides
+    explained_seed: int | None = None  # of the choice of explained pairs; None: seed
     height: Annotated[int, AtLeast(1)] | None = None
     train_per_class: Annotated[int, AtLeast(1)] | None = 250
     train_pairs: Annotated[int, AtLeast(1)] = 5_000
@@ -79,7 +80,7 @@ class Pairs:
 
     def explained(self) -> list[str]:
         ids = self.ids("test")
-        return balanced(ids, self.labels(ids), self.n_explained, self.seed, "explained")
+        return balanced(ids, self.labels(ids), self.n_explained, choice_seed(self), "explained")
 
     def labels(self, ids: Sequence[str]) -> Tensor:
         return torch.tensor([int(i.rpartition("-")[2]) % len(self.classes) for i in ids])
@@ -180,7 +181,8 @@ class Pairs:
 
     def facts(self) -> dict[str, Any]:
         """What a reader asks of this data, for tables/cells.csv."""
-        return {"kind": self.name, **plain_settings(self, ("root", "n_explained"))}
+        settings = plain_settings(self, ("root", "n_explained"))
+        return {"kind": self.name, **settings, "explained_seed": choice_seed(self)}
 
     def fingerprint(self) -> dict[str, Any]:
         return self.identity()

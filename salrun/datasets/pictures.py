@@ -61,6 +61,7 @@ class PictureDataset(ImageDataset):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     size: int = 224
     short_side: int = 256
     fit: Literal["crop", "squash"] = "crop"

@@ -21,6 +21,7 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
+from salrun.datasets.base import choice_seed
 from salrun.datasets.pictures import read_pictures
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import Between, check_declared
@@ -101,7 +102,8 @@ class TextBox:
     train_per_bucket: int | None = None  # instead of the reasoning's own numbers
     n_per_bucket: int = 20  # explained validation images of each bucket
     groups: list[str | int] | None = None  # explain only these buckets
-    seed: int = 0
+    seed: int = 0  # of the images
+    explained_seed: int | None = None  # of the choice of those explained; None: seed
 
     verification_split: ClassVar[str] = "validation"
 
@@ -181,7 +183,7 @@ class TextBox:
     def explained(self) -> list[str]:
         """`n_per_bucket` validation images of each bucket: the same seeded positions in every bucket, unfiltered."""
         total = int(self.reasoning["validation_per_bucket"])
-        order = Draws.of(self.seed, ["explained"]).permutation(total, "explained")[0]
+        order = Draws.of(choice_seed(self), ["explained"]).permutation(total, "explained")[0]
         positions = sorted(order[: self.n_per_bucket].tolist())
         buckets = [str(b) for b in self.groups] if self.groups else list(self.rules)
         return [f"validation-b{b}-{k:05d}" for b in buckets for k in positions]
@@ -200,6 +202,7 @@ class TextBox:
         """What a reader asks of this data, for tables/cells.csv."""
         named = ("background", "noise_max", "placement", "labels", "train_per_bucket", "seed")
         chosen = {name: getattr(self, name) for name in named}
+        chosen["explained_seed"] = choice_seed(self)
         return {"kind": "textbox", "reasoning": self.reasoning.get("name", ""), **chosen}
 
     def fingerprint(self) -> dict[str, Any]:

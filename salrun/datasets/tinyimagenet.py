@@ -42,6 +42,7 @@ class TinyImageNet(ImageDataset):
     root: str
     n_explained: Annotated[int, AtLeast(1)] | None = None
     seed: int = 0
+    explained_seed: int | None = None  # None: seed
     only: list[str] | None = None
     train_per_class: Annotated[int, AtLeast(1)] | None = None
     validation_per_class: Annotated[int, AtLeast(0)] = 50

@@ -7,12 +7,14 @@ what the transforms do to the class probability beside what the paper's numbers 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
@@ -34,7 +36,8 @@ class Transformed:
     A variation is the image's `group`. All work on raw pixels in [0, 1] and keep the image's size and label.
     mixup: w x + (1 - w) x', x' the next image of another class in a random cycle of all test images.
     resize: down to so many pixels and back, bilinear with antialiasing. rotation: degrees counter-clockwise, bilinear,
-    black corners. crop: the centre, so much of the side, resized back.
+    black corners. crop: the centre, so much of the side, resized back. rotation_reflected: rotation, the corners filled
+    with the image reflected at its edges (not one of the paper's four).
     """
 
     plain: Labelled  # the data set whose images these are; models are trained and verified on it
@@ -45,6 +48,7 @@ class Transformed:
     resize: list[Annotated[int, Above(0), AtMost(SIDE)]] = field(default_factory=lambda: [128, 96, 64, 32])
     rotation: list[float] = field(default_factory=lambda: [45, 90, 135, 180])
     crop: list[Annotated[float, Above(0), AtMost(1)]] = field(default_factory=lambda: [0.9, 0.8, 0.7, 0.6])
+    rotation_reflected: list[float] = field(default_factory=list)
     mixup_label: Literal["primary", "partner"] = "primary"
     seed: int = 0  # of the choice of partners
 
@@ -70,7 +74,7 @@ class Transformed:
     def _variations(self) -> dict[str, tuple[str, float]]:
         """group -> (transform, parameter); the image itself first."""
         variations: dict[str, tuple[str, float]] = {CLEAN: (CLEAN, 0.0)} if self.clean else {}
-        for transform in ("mixup", "resize", "rotation", "crop"):
+        for transform in ("mixup", *TRANSFORMS):
             variations |= {f"{transform}/{value:g}": (transform, value) for value in getattr(self, transform)}
         return variations
 
@@ -178,10 +182,19 @@ def rotated(x: Tensor, degrees: float) -> Tensor:
     return T.rotate(x, degrees, interpolation=InterpolationMode.BILINEAR, fill=[0.0])
 
 
+def rotated_reflected(x: Tensor, degrees: float) -> Tensor:
+    """`rotated`, with the image reflected at its edges where nothing was."""
+    height, width = x.shape[2:]
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    turn = torch.tensor([[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]]).to(x)
+    grid = F.affine_grid(turn.expand(len(x), 2, 3), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+
+
 def cropped(x: Tensor, share: float) -> Tensor:
     """The centre with `share` of the side, at the image's size."""
     size = list(x.shape[2:])
     return T.resize(T.center_crop(x, [max(1, round(s * share)) for s in size]), size, antialias=True)
 
 
-TRANSFORMS = {"resize": coarser, "rotation": rotated, "crop": cropped}
+TRANSFORMS = {"resize": coarser, "rotation": rotated, "crop": cropped, "rotation_reflected": rotated_reflected}

@@ -29,6 +29,7 @@ from salrun.store.sources import source_of_module
 from salrun.types import Dataset
 
 PAPERS = checkpoint.PAPERS
+REPRODUCTIONS = {"paper": "the paper's", "code": "the public code's"}  # recipes that follow others
 WEIGHTS_CODE = ("salrun.models.training", "salrun.models.classifier")  # what weights depend on, whatever the network
 
 
@@ -302,9 +303,10 @@ class Recipe:
             had, has = card.get("train_per_group"), data.fingerprint().get("train_per_bucket")
             if had is not None and has is not None and dict(had) != json.loads(json.dumps(has)):
                 deviations.append(f"model: trained on {_sizes(had)} images per bucket, this data set has {_sizes(has)}")
-        if used != "paper":
-            remedy = " (model.train=true model.recipe=paper)" if "paper" in self.recipes else ""
-            deviations.append(f"training recipe '{used}', not the paper's{remedy}")
+        followed = self.recipe if self.recipe in REPRODUCTIONS else "paper"
+        if used != followed:
+            remedy = f" (model.train=true model.recipe={followed})" if followed in self.recipes else ""
+            deviations.append(f"training recipe '{used}', not {REPRODUCTIONS[followed]}{remedy}")
         return deviations
 
 

@@ -5,7 +5,7 @@ All papers have one protocol, and read a run once:
     read(run) -> Evidence            evidence.py   what the tables of a run say, in the paper's own terms
     tables(evidence)                 tables.py     name -> frame, text or both (Page): tables/<paper>_<name>.csv, .md
     figures(evidence)                figures.py    name -> what draws it: figures/<paper>_<name>.png .svg .csv
-    claims(evidence)                 claims.py     one row per claim: claims.csv
+    claims(evidence)                 claims.py     verdicts: claims.csv (a row per claim), claim_parts.csv (per part)
 
 What figures and claims take from single maps is measured once, before the run is read, into tables of single images
 (`measure(run)` of maps.py, where a paper has one), so that tables alone make everything again.
@@ -39,7 +39,7 @@ class Page:
 
 
 def conclude(paper: str | None, run: Run) -> tuple[pd.DataFrame | None, list[str]]:
-    """Write a paper's own tables, figures and claims.csv from a run's tables: (the claims, what could not be made).
+    """Write a paper's own tables, figures and verdicts from a run's tables: (the claims, what could not be made).
 
     A run with other methods or metrics than the paper's may lack what they need: that is said, and takes nothing of
     what was measured.
@@ -68,10 +68,11 @@ def conclude(paper: str | None, run: Run) -> tuple[pd.DataFrame | None, list[str
         return None, problems
     attempt("tables", lambda: write_paper_tables(paper, run, part("tables").tables(evidence)))
     attempt("figures", lambda: draw(paper, run, part("figures").figures(evidence)))
-    claims = attempt("claims", lambda: part("claims").claims(evidence))
-    if claims is None:
+    verdicts = attempt("claims", lambda: part("claims").claims(evidence))
+    if verdicts is None:
         return None, problems
-    write_csv(run.path / "claims.csv", claims)
+    write_csv(run.path / "claims.csv", verdicts.claims)
+    write_csv(run.path / "claim_parts.csv", verdicts.parts)
     return run.claims, problems
 
 

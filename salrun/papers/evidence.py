@@ -1,7 +1,8 @@
 """What the four papers share in turning a run's tables into evidence.
 
 A table of evidence has one column per quantity and one row per draw: row 0 holds the estimates, the rows below the same
-quantities in bootstrap resamples of the images. Published tables have row 0 only, so the same functions read both.
+quantities in bootstrap resamples of the images. The draws of published tables are values that would be printed alike,
+so the same functions read both.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from salrun.errors import SalrunError
 from salrun.results.run import Run
 from salrun.stats.bootstrap import mean_draws, percentile_interval
 
+PRINT_DRAWS = 500
+HALF_A_HUNDREDTH = 0.005  # the error of print of two decimals
+DIGITISED = 0.02  # of values read off a plot
+
 
 class NotTestable(Exception):
     """What a run cannot decide or draw; the message says what it lacks."""
 
 
-def published(paper: str, name: str = "", **options: Any) -> pd.DataFrame:
-    """A published table as data: papers/<paper>/published[_<name>].csv."""
-    file = f"published{'_' if name else ''}{name}.csv"
+def published(paper: str, name: str = "", file: str = "", **options: Any) -> pd.DataFrame:
+    """A published table as data: papers/<paper>/published[_<name>].csv, or another file there."""
+    file = file or f"published{'_' if name else ''}{name}.csv"
     with resources.files(f"salrun.papers.{paper}").joinpath(file).open() as text:
         return pd.read_csv(text, **options)
 
@@ -36,9 +41,14 @@ def estimate_and_draws(estimate: Sequence[float], draws: np.ndarray | None, colu
     return pd.DataFrame(rows, columns=columns)
 
 
-def printed(values: pd.Series) -> pd.DataFrame:
-    """A table of evidence without draws, of published values by their (multi-)index."""
-    return values.to_frame().T.reset_index(drop=True)
+def printed(values: pd.Series, error: float | pd.Series) -> pd.DataFrame:
+    """A table of evidence of published values by their (multi-)index, each known up to the `error` of print.
+
+    The draws are corners of what print allows: every value at one end of its error, at random.
+    """
+    reach = np.broadcast_to(np.asarray(error, dtype=np.float64), values.shape)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(PRINT_DRAWS, len(values)))
+    return estimate_and_draws(values.to_list(), values.to_numpy(dtype=np.float64) + signs * reach, values.index)
 
 
 def means(wide: pd.DataFrame, draws: int, seed: int | Sequence[int] = 0) -> pd.DataFrame:

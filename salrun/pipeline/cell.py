@@ -23,6 +23,7 @@ from salrun.pipeline.measured import Measured
 from salrun.pipeline.plan import Line, Plan, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
 from salrun.report import write_report
+from salrun.results.claims import headline
 from salrun.results.record import RunRecord, code_of
 from salrun.results.run import Run
 from salrun.store.files import write_atomic
@@ -178,15 +179,12 @@ def link_latest(out: Path) -> None:
 
 
 def tell(out: Path, claims: pd.DataFrame | None) -> None:
-    """The last lines a user sees: verdicts, flagged scores, where everything is."""
+    """The last lines a user sees: what it says about the paper, flagged scores, where everything is."""
     run = Run(out)
     for deviation in run.facts["deviations"]:
         print(f"  note: {deviation}")
     if claims is not None and len(claims):
-        for _, claim in claims[claims["verdict"] != "not testable here"].iterrows():
-            print(f"  {claim['verdict']:<18} {claim['id']:<12} {claim['statement']}")
-        counts = claims["verdict"].value_counts()
-        print("claims: " + ", ".join(f"{n} {v}" for v, n in counts.items()))
+        print(f"paper:   {headline(claims)}")
     for flag, n in run.read_scores(["flag"])["flag"].value_counts().items():
         if flag not in ("ok", "no_mask"):  # an image without the masks a metric reads is no fault
             print(f"  {n} scores are flagged {flag} (column n_flagged of tables/summary.csv)")

@@ -38,6 +38,8 @@ def cell_table(cell: Cell, obtained: Mapping[str, Obtained]) -> pd.DataFrame:
         called: dict[str, Any] = {"experiment": cell.name, "dataset": cell.dataset.name, "model": title}
         called |= {"seed": cell.seed, "scale": cell.scale, "role": role}
         recipe = {f"model.{k}": v for k, v in facts_about(recipes[role]).items()}
+        if "recipe" in model.card:  # what made the weights, whatever would be trained
+            recipe["model.recipe"] = model.card["recipe"]
         weights = {"source": model.source, "fingerprint": model.classifier.fingerprint}
         rows.append({**called, **settings, **data, **recipe, **weights})
     table = pd.DataFrame(rows)
@@ -63,6 +65,7 @@ def model_table(cells: pd.DataFrame, obtained: Mapping[str, Obtained]) -> pd.Dat
 
 def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[str]) -> dict[str, Any]:
     """What run.json says about the cell."""
+    data = facts_about(cell.dataset)
     deviations = [d for model in obtained.values() for d in model.deviations]
     deviations += own_settings(overrides) if cell.paper else []
     if cell.scale != "paper":
@@ -76,7 +79,7 @@ def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[
         "device_name": torch.cuda.get_device_name() if cell.device.type == "cuda" else None,
         "precision": cell.precision,
         "threads": torch.get_num_threads(),
-        "seeds": {"model": cell.seed, "data": getattr(cell.dataset, "seed", None)},
+        "seeds": {"model": cell.seed, "data": data.get("seed"), "explained": data.get("explained_seed")},
         "shard": f"{cell.shard[0]}/{cell.shard[1]}",
         "fit_images": cell.config.get("fit_images"),
         "verification": {n: f.verification.as_dict() for n, f in obtained.items()},

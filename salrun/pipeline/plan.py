@@ -75,8 +75,14 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     lines = []
     for part in cell.methods:
         passes = part.method.passes(model, cell.dataset.shape)
-        done = sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part)))
-        lines.append(Line("maps", part.name, passes, done, images, by_model))
+        stored = {
+            role: sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part, role)))
+            for role in stages.models  # before a run: its own alone
+        }
+        lines.append(Line("maps", part.name, passes, stored.pop(OWN), images, by_model))
+        if cell.others:
+            name = f"{part.name}, {len(cell.others)} others"
+            lines.append(Line("maps", name, passes, sum(stored.values()), images * len(cell.others), by_model))
     seen: set[str] = set()
     for metric in cell.metrics:
         passes = metric.metric.passes(model, cell.dataset.shape)
@@ -99,7 +105,7 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
             lines.append(Line("shared", name, shared, 0, images, by_copy))
     shape = cell.dataset.shape
     width = 4 if cell.precision == "float32" else 8
-    size_of_maps = images * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
+    size_of_maps = images * (1 + len(cell.others)) * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
     return Plan(lines, images, len(tiles), size_of_maps)
 
 

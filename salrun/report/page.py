@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +21,7 @@ from markupsafe import Markup
 
 from salrun.errors import SalrunError
 from salrun.report.gallery import Gallery, name_scores, pack_gallery
+from salrun.results import claims as verdicts
 from salrun.results import run as results
 from salrun.results.maps import BadMaps
 from salrun.results.tables import SUMMARY
@@ -32,13 +32,8 @@ MAX_BYTES = 14_000_000  # of the whole page, so that it stays below 15 MB
 MIN_GALLERY = 1_000_000
 MAX_ROWS = 6000  # of a summary table; a browser sorts and filters that many at once
 MAX_FIGURE_ROWS = 100
-VERDICTS = ("reproduced", "not reproduced", "uncertain", "not testable here")
 EVERYTHING = ("(all)", "all", "")  # names of the group that has all images
 KEYS = ("experiment", "dataset", "model", "seed", "scale", "target")
-CLAIM_COLUMNS = (
-    *("id", "statement", "measured", "ci_low", "ci_high", "holds"),
-    *("published", "published_holds", "verdict", "reason"),
-)
 
 
 def write_report(run_dir: Path) -> Path:
@@ -63,7 +58,7 @@ class RunPage:
     title: str
     paper: str
     config: str | None
-    claims: list[dict[str, str]] | None
+    claims: pd.DataFrame | None
     model: pd.DataFrame | None
     summary: pd.DataFrame | None
     n_images: int | None
@@ -148,8 +143,8 @@ class Chapter:
     title: str
     runs: list[RunPage]
     deviations: dict[str, list[str]]
-    claims: list[dict[str, Any]]
-    counts: dict[str, int]
+    headlines: dict[str, str]  # what each run says about the paper
+    claims: dict[str, list[dict[str, Any]]]  # by what they are: counted, apart, not tested
     columns: list[str]
     rows: list[dict[str, Any]]
     n_rows: int
@@ -249,10 +244,9 @@ def _lacking(table: pd.DataFrame, name: str, needed: Sequence[str]) -> None:
         raise ValueError(f"{name} cannot be read: it lacks the columns {', '.join(sorted(lacking))}")
 
 
-def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
-    if len(table):
-        _lacking(table, "claims.csv", CLAIM_COLUMNS)
-    return table.to_dict("records")  # type: ignore[return-value]
+def _claims(table: pd.DataFrame) -> pd.DataFrame:
+    _lacking(table, "claims.csv", verdicts.CLAIMS)
+    return table
 
 
 def _varying(table: pd.DataFrame) -> pd.DataFrame:
@@ -276,9 +270,14 @@ def _read_numbers(path: Path) -> list[list[str]]:
 
 
 def _chapter(title: str, runs: list[RunPage]) -> Chapter:
-    claims = [{**claim, "run": run.title} for run in runs for claim in run.claims or []]
-    verdicts = Counter(claim["verdict"] for claim in claims)
-    counts = {verdict: verdicts[verdict] for verdict in (*VERDICTS, *(v for v in verdicts if v not in VERDICTS))}
+    spoken = [run for run in runs if run.claims is not None and len(run.claims)]
+    headlines = {run.title: verdicts.headline(run.claims) for run in spoken if run.claims is not None}
+    claims: dict[str, list[dict[str, Any]]] = {"counted": [], "apart": [], "not tested": []}
+    for run in spoken:
+        for claim in [] if run.claims is None else run.claims.to_dict("records"):
+            tested = "counted" if claim["counted"] == "yes" else "apart"
+            kind = verdicts.NOT_TESTED if claim["answer"] == verdicts.NOT_TESTED else tested
+            claims[kind].append({**claim, "run": run.title})
     columns, rows, n_rows, filters = _summary_rows([run.summary for run in runs if run.summary is not None])
     figures = [figure for run in runs for figure in _figures(run)]
     deviations: dict[str, list[str]] = {}
@@ -286,7 +285,7 @@ def _chapter(title: str, runs: list[RunPage]) -> Chapter:
         listed = run.info.get("deviations") or []
         for text in [listed] if isinstance(listed, str) else listed:
             deviations.setdefault(str(text), []).append(run.title)
-    return Chapter(title, runs, deviations, claims, counts, columns, rows, n_rows, filters, figures)
+    return Chapter(title, runs, deviations, headlines, claims, columns, rows, n_rows, filters, figures)
 
 
 def _summary_rows(
@@ -383,7 +382,7 @@ def whisker(value: Any, low: Any, high: Any, start: Any, end: Any) -> Markup:
 
 
 def margin(claim: dict[str, str]) -> Markup:
-    """A claim's measured margin with its interval, the published one hollow, and a line at zero."""
+    """A claim's deciding difference with its interval, the published one hollow, and a line at zero."""
     measured = _floats(claim["measured"], claim["ci_low"], claim["ci_high"])
     published = _floats(claim["published"])
     points = [x for x in (0.0, *measured, *published) if math.isfinite(x)]

@@ -147,6 +147,11 @@ class Run:
         """Verdicts, as text."""
         return self._csv("claims.csv", dtype=str, keep_default_na=False)
 
+    @cached_property
+    def claim_parts(self) -> pd.DataFrame:
+        """The parts of every claim, its controls and the printed numbers it is about, as text."""
+        return self._csv("claim_parts.csv", dtype=str, keep_default_na=False)
+
     def table(self, name: str) -> pd.DataFrame | None:
         """A further table of single images, tables/<name>.parquet; None where the run has none."""
         there = (self.path / "tables" / f"{name}.parquet").is_file()

@@ -10,10 +10,15 @@ partial conjunction test (Benjamini and Heller 2008, with Bonferroni's combinati
 "At least m of n parts are > 0" is accepted where p(m) <= level. The statement is rejected where "at least n - m + 1
 parts are < 0" is accepted by the same formula. Otherwise it is uncertain. Each answer is wrong with probability at most
 `level`, whatever the dependence between the parts.
+
+A part of a claim of equality holds where its difference lies inside +-bound, and fails where it lies outside: two
+one-sided tests (Schuirmann 1987), each at `level`, so that the 95% interval decides.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,25 +38,27 @@ MOST_REPLICATES = 1000  # beyond these nobody will train
 
 @dataclass(frozen=True)
 class Parts:
-    """Mean, 95% interval and one-sided p-values (that the part is > 0, and that it is < 0) of every part."""
+    """Mean, 95% interval and p-values (that the part holds, and that it fails) of every part."""
 
     mean: Floats
     low: Floats
     high: Floats
-    above: Floats
-    below: Floats
+    holding: Floats
+    failing: Floats
 
 
-def needed(quantifier: Quantifier, n: int) -> int:
-    """How many of n parts must hold: every n, most more than half, some 1; an average is one part."""
+def needed(quantifier: Quantifier | int, n: int) -> int:
+    """How many of n parts must hold: every n, most more than half, some 1; an average is one part; a number itself."""
     if n < 1:
         raise SalrunError("a statement needs at least one part")
+    if isinstance(quantifier, int):
+        return min(quantifier, n)
     if quantifier == "average" and n != 1:
         raise SalrunError(f"an average is one part, got {n}")
     return {"every": n, "most": n // 2 + 1, "some": 1, "average": 1}[quantifier]
 
 
-def over_replicates(differences: ArrayLike, image_error: ArrayLike = 0.0) -> Parts:
+def over_replicates(differences: ArrayLike, image_error: ArrayLike = 0.0, bound: float = 0.0) -> Parts:
     """Parts from differences (k replicates, n parts); `image_error`: the standard error over the images of one."""
     values = np.atleast_2d(np.asarray(differences, dtype=np.float64))
     k, n = values.shape
@@ -60,20 +67,49 @@ def over_replicates(differences: ArrayLike, image_error: ArrayLike = 0.0) -> Par
     floor = np.broadcast_to(np.asarray(image_error, dtype=np.float64), (n,))
     mean = values.mean(axis=0)
     error = np.maximum(values.std(axis=0, ddof=1), floor) / np.sqrt(k)
-    t = _ratio(mean, error)
     reach = stats.t.isf(LEVEL, k - 1) * error
-    return Parts(mean, mean - reach, mean + reach, stats.t.sf(t, k - 1), stats.t.cdf(t, k - 1))
+    return Parts(mean, mean - reach, mean + reach, *_by_student(mean, error, k, bound))
 
 
-def over_images(estimate: ArrayLike, draws: ArrayLike) -> Parts:
-    """Parts of one model, from bootstrap draws (draws, n) over its images: p = share of draws on the other side."""
+def over_images(estimate: ArrayLike, draws: ArrayLike, bound: float = 0.0) -> Parts:
+    """Parts of one model, from bootstrap draws (draws, n) over its images.
+
+    p is the share of draws on the other side, and not below the normal tail at the draws' standard deviation: a finite
+    number of draws cannot tell small probabilities apart.
+    """
     mean = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
     sampled = np.asarray(draws, dtype=np.float64).reshape(-1, len(mean))
     low, high = np.nanquantile(sampled, [LEVEL, 1 - LEVEL], axis=0)
+    error = np.nanstd(sampled, axis=0, ddof=1)
     count = (~np.isnan(sampled)).sum(axis=0)
-    above = (1 + (sampled <= 0).sum(axis=0)) / (1 + count)  # never 0: that many draws cannot tell
-    below = (1 + (sampled >= 0).sum(axis=0)) / (1 + count)
-    return Parts(mean, low, high, above, below)
+
+    def p_above(limit: float) -> Floats:
+        share = (sampled <= limit).sum(axis=0) / count
+        return np.maximum(share, stats.norm.sf(_ratio(mean - limit, error)))
+
+    def p_below(limit: float) -> Floats:
+        share = (sampled >= limit).sum(axis=0) / count
+        return np.maximum(share, stats.norm.cdf(_ratio(mean - limit, error)))
+
+    return Parts(mean, low, high, *_sides(p_above, p_below, bound))
+
+
+def _by_student(mean: Floats, error: Floats, k: int, bound: float) -> tuple[Floats, Floats]:
+    """p-values that parts hold and that they fail, by Student's t over k replicates."""
+    return _sides(
+        lambda limit: stats.t.sf(_ratio(mean - limit, error), k - 1),
+        lambda limit: stats.t.cdf(_ratio(mean - limit, error), k - 1),
+        bound,
+    )
+
+
+def _sides(
+    p_above: Callable[[float], Floats], p_below: Callable[[float], Floats], bound: float
+) -> tuple[Floats, Floats]:
+    """p-values that parts hold and that they fail: above or below 0, or inside or outside +-bound."""
+    if not bound:
+        return p_above(0.0), p_below(0.0)
+    return np.maximum(p_above(-bound), p_below(bound)), np.minimum(p_above(bound), p_below(-bound))
 
 
 def partial_conjunction(p: ArrayLike, m: int) -> Floats:
@@ -86,31 +122,36 @@ def partial_conjunction(p: ArrayLike, m: int) -> Floats:
 
 
 def decide(parts: Parts, m: int, level: float = LEVEL) -> Answer:
-    """yes: at least m parts are > 0; no: so many are < 0 that m cannot be; else uncertain."""
+    """yes: at least m parts hold; no: so many fail that m cannot hold; else uncertain."""
     n = len(parts.mean)
-    if partial_conjunction(parts.above, m) <= level:
+    if partial_conjunction(parts.holding, m) <= level:
         return "yes"
-    return "no" if partial_conjunction(parts.below, n - m + 1) <= level else "uncertain"
+    return "no" if partial_conjunction(parts.failing, n - m + 1) <= level else "uncertain"
 
 
-def replicates_to_decide(differences: ArrayLike, m: int, image_error: ArrayLike = 0.0) -> int | None:
+def replicates_to_decide(
+    differences: ArrayLike, m: int, image_error: ArrayLike = 0.0, bound: float = 0.0
+) -> int | None:
     """The number of replicates that would decide at the observed means and spreads; None where none would."""
     values = np.atleast_2d(np.asarray(differences, dtype=np.float64))
     floor = np.broadcast_to(np.asarray(image_error, dtype=np.float64), (values.shape[1],))
     mean, spread = values.mean(axis=0), np.maximum(values.std(axis=0, ddof=1), floor)
     n = len(mean)
-    for k in range(len(values) + 1, MOST_REPLICATES + 1):
-        t = _ratio(mean, spread / np.sqrt(k))
-        yes = partial_conjunction(stats.t.sf(t, k - 1), m)
-        if min(yes, partial_conjunction(stats.t.cdf(t, k - 1), n - m + 1)) <= LEVEL:
-            return k
-    return None
+
+    def decided(k: int) -> bool:
+        holds, fails = _by_student(mean, spread / np.sqrt(k), k, bound)
+        return bool(min(partial_conjunction(holds, m), partial_conjunction(fails, n - m + 1)) <= LEVEL)
+
+    if not decided(MOST_REPLICATES):
+        return None
+    return bisect_left(range(MOST_REPLICATES), True, lo=len(values) + 1, key=decided)  # more models are never less sure
 
 
-def within(parts: Parts, bound: float) -> list[Answer]:
-    """Two one-sided tests of each part against +-bound: yes where its interval lies inside, no where outside."""
-    inside = (parts.low > -bound) & (parts.high < bound)
-    outside = (parts.low > bound) | (parts.high < -bound)
+def within(low: ArrayLike, high: ArrayLike, bound: float) -> list[Answer]:
+    """Of each interval: yes where it lies inside +-bound, no where it lies outside, else uncertain."""
+    low, high = np.atleast_1d(low), np.atleast_1d(high)
+    inside = (low > -bound) & (high < bound)
+    outside = (low > bound) | (high < -bound)
     return ["yes" if a else "no" if b else "uncertain" for a, b in zip(inside, outside, strict=True)]
 
 

@@ -8,6 +8,7 @@ from salrun import papers
 from salrun.config.settings import own_settings
 from salrun.errors import SalrunError
 from salrun.report import write_report
+from salrun.results.claims import headline
 from salrun.results.collect import common_facts, missing_shards, newest, refuse_strangers, why_not, write_joined
 from salrun.results.record import RunRecord
 from salrun.results.run import Run, runs_below
@@ -50,7 +51,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
     for line in missing:
         print(f"missing: {line}")
     if claims is not None:
-        print("claims: " + ", ".join(f"{n} {v}" for v, n in claims["verdict"].value_counts().items()))
+        print(f"paper: {headline(claims)}")
     print(f"collected {len(whole)} runs into {out}")
     return 0
 

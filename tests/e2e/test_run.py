@@ -60,6 +60,7 @@ def test_the_output_contract(finished: Path) -> None:
         "run.json",
         "run.log",
         "claims.csv",
+        "claim_parts.csv",
         "report.html",
         "tables/summary.csv",
         "tables/model.csv",
@@ -80,7 +81,8 @@ def test_the_output_contract(finished: Path) -> None:
     assert facts["versions"]["torch"] and facts["peak_memory_mib"] > 0 and facts["device"] == "cpu"
     claims = pd.read_csv(run / "claims.csv")
     assert list(claims.columns) == (
-        "id paper statement measured ci_low ci_high holds published published_holds verdict reason".split()
+        "id paper sentence place predicate quantifier parts needed unit measured ci_low ci_high size k population "
+        "holds answer about second_mode agrees published published_holds counted control reason".split()
     )
     assert list((run / "figures").glob("smerf_*.png")) and list((run / "figures").glob("smerf_*.csv"))
 

@@ -24,6 +24,7 @@ TRIALS = 20_000
 def test_quantifiers() -> None:
     assert [needed("every", 5), needed("most", 5), needed("most", 4), needed("some", 5)] == [5, 3, 3, 1]
     assert needed("average", 1) == 1
+    assert needed(13, 15) == 13 and needed(13, 12) == 12
     with pytest.raises(SalrunError, match="an average is one part, got 2"):
         needed("average", 2)
 
@@ -32,7 +33,7 @@ def test_one_part_is_students_t() -> None:
     values = np.array([0.1, 0.3, 0.2, 0.25])
     parts = over_replicates(values[:, None])
     one_sided = stats.ttest_1samp(values, 0, alternative="greater").pvalue
-    assert parts.above[0] == pytest.approx(one_sided) and parts.below[0] == pytest.approx(1 - one_sided)
+    assert parts.holding[0] == pytest.approx(one_sided) and parts.failing[0] == pytest.approx(1 - one_sided)
     low, high = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
     assert (parts.low[0], parts.high[0]) == (pytest.approx(low), pytest.approx(high))
 
@@ -68,7 +69,7 @@ def p_values(trials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of (trials, k, n) differences the parts' p-values (trials, n), above and below 0."""
     count, k, n = trials.shape
     parts = over_replicates(trials.transpose(1, 0, 2).reshape(k, count * n))
-    return parts.above.reshape(count, n), parts.below.reshape(count, n)
+    return parts.holding.reshape(count, n), parts.failing.reshape(count, n)
 
 
 @pytest.mark.parametrize("k", [3, 5])
@@ -110,10 +111,40 @@ def test_one_model_decides_by_its_images() -> None:
     draws = np.random.default_rng(2).normal([0.5, 0.0], 0.1, size=(2000, 2))
     parts = over_images([0.5, 0.0], draws)
     assert decide(parts, 1) == "yes" and decide(parts, 2) == "uncertain"
-    assert parts.low[0] == pytest.approx(0.5 - 1.96 * 0.1, abs=0.02) and parts.above[0] == pytest.approx(1 / 2001)
+    assert parts.low[0] == pytest.approx(0.5 - 1.96 * 0.1, abs=0.02) and parts.holding[0] == pytest.approx(
+        stats.norm.sf(5), rel=0.5
+    )
+
+
+def test_few_draws_do_not_make_sure() -> None:
+    """None of fifty draws is below 0, and the tail of their spread says how unlikely one is."""
+    draws = np.random.default_rng(3).normal(0.3, 0.1, size=(50, 1))
+    p = over_images([0.3], draws).holding[0]
+    assert (draws > 0).all() and stats.norm.sf(4) < p < stats.norm.sf(2.4)
+    skewed = np.array([0.3] * 90 + [-0.01] * 10)[:, None]  # a tenth of the draws fails, whatever their spread
+    assert over_images([0.3], skewed).holding[0] == pytest.approx(0.1)
 
 
 def test_equality_within_a_bound() -> None:
     spread = np.linspace(-0.01, 0.01, 5)[:, None]
-    parts = over_replicates(np.hstack([spread, spread + 0.5, spread + 0.1]))
-    assert within(parts, 0.1) == ["yes", "no", "uncertain"]
+    values = np.hstack([spread, spread + 0.5, spread + 0.1, spread - 0.5])
+    answers = []
+    for part in values.T[:, :, None]:
+        parts = over_replicates(part, bound=0.1)
+        answers.append(decide(parts, 1))
+        assert within(parts.low, parts.high, 0.1) == answers[-1:]  # the 95% interval decides
+    assert answers == ["yes", "no", "uncertain", "no"]
+    assert decide(over_replicates(values, bound=0.1), 1) == "yes"
+    assert decide(over_replicates(values, bound=0.1), 3) == "no"
+    of_images = np.random.default_rng(5).normal([0.0, 0.5], 0.01, size=(500, 2))
+    parts = over_images([0.0, 0.5], of_images, bound=0.1)
+    assert decide(parts, 1) == "yes" and decide(parts, 2) == "no"
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_wrong_answers_about_equality_are_rare(side: int) -> None:
+    """At the edge of the bound neither inside nor outside is true."""
+    trials = np.random.default_rng(7 + side).normal(side * 2.0, 1.0, size=(5, TRIALS))
+    parts = over_replicates(trials, bound=2.0)
+    slack = 3 * np.sqrt(LEVEL * (1 - LEVEL) / TRIALS)
+    assert np.mean(parts.holding <= LEVEL) <= LEVEL + slack and np.mean(parts.failing <= LEVEL) <= LEVEL + slack

@@ -186,8 +186,11 @@ def test_the_papers_variants_have_names_in_the_api(network: nn.Module) -> None:
     maps = salrun.explain(network, X, 0, "smerf/gradient")
     assert torch.equal(maps, salrun.explain(network, X, 0, method_part("smerf/gradient").method))
     scores = salrun.evaluate(network, X, 0, maps, "zhang/insertion")
-    assert torch.equal(scores.values, salrun.evaluate(network, X, 0, maps, "insertion", view="minmax").values)
-    assert scores.variants is None
+    assert scores.variants is not None and list(scores.variants) == ["raster_reversed", "random"]
+    for ties, variant in scores.variants.items():
+        alone = salrun.evaluate(network, X, 0, maps, "insertion", view="minmax", ties=ties)
+        assert torch.equal(variant.values, alone.values) and alone.variants is None
+    assert torch.equal(scores.values, scores.variants["raster_reversed"].values)  # the reproduction's stand first
 
 
 def test_every_mode_of_a_metric_is_scored(network: nn.Module) -> None:

@@ -55,6 +55,11 @@ def test_facts_are_in_cells_and_images(finished: Run) -> None:
     assert set(finished.summary.query("metric == 'pafl'")["direction"]) == {"higher"}
 
 
+def test_the_recipe_in_cells_is_the_one_that_made_the_weights(tmp_path: Path) -> None:
+    told = run(tmp_path / "run", "report=false", "model.recipe=paper", "methods=[edge]", "metrics=[pafl]")
+    assert told.cells.set_index("role").loc["model", ["source", "model.recipe"]].tolist() == ["shipped", "fast"]
+
+
 def test_a_map_is_made_once_and_kept_maps_need_no_second_look(finished: Run) -> None:
     maps_made = 2 * 2  # tiles, methods
     scores = {"model": 3 * maps_made, "random": 2 * maps_made}  # two modes of PAFL; the own model's similarity
@@ -65,6 +70,16 @@ def test_a_map_is_made_once_and_kept_maps_need_no_second_look(finished: Run) -> 
         planes = maps.planes("gradient", role)
         assert planes.shape == (6, 64, 64) and np.abs(planes).max() == pytest.approx(1.0)
     assert maps.cell() == finished.cells.set_index("role").loc["model", "cell"]
+
+
+def test_a_plan_counts_the_maps_of_all_models(finished: Run) -> None:
+    config = check(compose_config([*WORDS, f"cache_dir={finished.path.parent / 'store'}"]))
+    planned = cell.preview(cell.build(config), cell.tiles_of(cell.build(config)))
+    lines = {line.name: (line.images, line.done) for line in planned.lines if line.stage == "maps"}
+    assert lines == {name: (6, 6) for name in ("gradient", "edge")} | {
+        f"{m}, 1 others": (6, 0) for m in ("gradient", "edge")
+    }
+    assert planned.map_bytes == 2 * 6 * 2 * 3 * 64 * 64 * 4
 
 
 def test_no_map_is_stored_where_none_is_to_be_kept(tmp_path: Path, finished: Run) -> None:

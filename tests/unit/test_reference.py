@@ -41,7 +41,7 @@ def exists(test: str) -> bool:
     return (ROOT / "tests" / path).exists() and name.startswith("test_") and name in functions_of(ROOT / "tests" / path)
 
 
-@pytest.mark.parametrize("page", ["settings.md", "methods.md", "metrics.md", "peers.md"])
+@pytest.mark.parametrize("page", ["settings.md", "methods.md", "metrics.md", "peers.md", "statements.md"])
 def test_page_is_what_the_code_says(reference: ModuleType, page: str) -> None:
     written = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert written == reference.PAGES[page](), "run: python scripts/make_reference.py"

@@ -197,7 +197,7 @@ def test_large_pictures_are_averaged_down_and_outlines_keep_their_coordinates(tm
 
 
 def test_the_top_says_command_scale_and_deviations_in_words(run: Path) -> None:
-    top = text(write_report(run)).split("Did it reproduce?")[0]
+    top = text(write_report(run)).split("What it says about the paper")[0]
     plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", top.split("<main")[1]))
     assert "salrun +experiment=smerf_complex_cr2 scale=laptop seed=0" in plain
     assert "repeats the smerf paper at scale laptop, seed 0, on cpu in float32." in plain
@@ -208,9 +208,11 @@ def test_the_top_says_command_scale_and_deviations_in_words(run: Path) -> None:
 
 def test_verdicts_tables_model_and_figures_are_there(run: Path) -> None:
     html = text(write_report(run))
-    assert "<strong>2 of 5</strong> claims reproduced" in html
-    for verdict in page.VERDICTS:
-        assert f'v-{verdict.replace(" ", "-")}">{verdict}</span>' in html
+    assert "on this model: 2 hold, 1 fail, 1 uncertain of 4 statements it can speak about; it takes 3 models" in html
+    for answer in ("yes", "no", "uncertain"):
+        assert f'v-{answer}">{answer} (one model)</span>' in html
+    assert "Listed apart, not counted (1)" in html and "not informative: a perfect map (oracle) does too" in html
+    assert "Not tested here (1)" in html and "needs AlexNet and VGG16" in html
     assert "[0.170, 0.250]" in html
     assert html.count("data-at=") == 13 * 3 * 6  # 12 groups and all of them
     assert "0.993" in html  # model.csv
@@ -328,7 +330,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     summary = pd.read_parquet(folder / "tables" / "summary.parquet")
     summary.assign(method=HOSTILE, mode=HOSTILE).to_parquet(folder / "tables" / "summary.parquet")
     claims = pd.read_csv(folder / "claims.csv", dtype=str)
-    claims.assign(statement=HOSTILE, verdict=HOSTILE, measured=HOSTILE).to_csv(folder / "claims.csv", index=False)
+    claims.assign(sentence=HOSTILE, holds=HOSTILE, measured=HOSTILE, counted=HOSTILE).to_csv(
+        folder / "claims.csv", index=False
+    )
     (folder / "tables" / "model.csv").write_text(f'"{HOSTILE.replace(chr(34), chr(34) * 2)}"\n1\n')
     (folder / "config.yaml").write_text(HOSTILE)
     html = text(write_report(folder))
@@ -389,8 +393,8 @@ def test_joint_report_has_a_chapter_per_paper(tmp_path: Path) -> None:
     assert "smerf_simple_fr" in smerf
     assert "smerf_complex_cr1" in smerf
     assert "smerf_simple_fr" not in tomsett
-    assert "<strong>4 of 10</strong>" in smerf
-    assert "<strong>2 of 5</strong>" in tomsett
+    assert "smerf_simple_fr: on this model: 2 hold" in smerf and "smerf_complex_cr1: on this model" in smerf
+    assert "on this model: 2 hold" in tomsett and "tomsett_cifar10: on" not in tomsett
     assert ">experiment\n" in smerf  # a column, since it varies
     assert html.count("data-gallery>") == 4
     assert 'href="../a%20b/report.html"' in smerf

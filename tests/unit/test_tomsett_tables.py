@@ -11,6 +11,7 @@ from scipy import stats
 
 from salrun.papers.tomsett.evidence import LERF, METHODS, TomsettEvidence, read
 from salrun.papers.tomsett.tables import tables
+from salrun.stats.bootstrap import resamples
 from salrun.stats.reliability import alpha, rankings
 from tests.tomsett_run import made_run, matrix, run_scores
 from tests.toys import script
@@ -74,12 +75,33 @@ def test_inter_method_has_four_cells_per_metric(scores: pd.DataFrame, made: dict
     assert row["lowest_pair"].item() == pytest.approx(rho.min())
 
 
+def test_draws_of_inter_method_are_those_of_resampled_images(
+    scores: pd.DataFrame, evidence: TomsettEvidence, made: dict[str, pd.DataFrame]
+) -> None:
+    """The resamples are alpha's."""
+    table = evidence.draws[0]["inter_method"]
+    printed = made["inter_method"].query("steps in (0, 100)").set_index(["metric", "steps", "perturbation", "edge"])
+    assert table.shape == (401, 12)
+    pd.testing.assert_series_equal(table.iloc[0], printed["spearman"], check_names=False)
+    _, counts = next(resamples(200, 400, np.random.default_rng(0)))
+    drawn = np.repeat(np.arange(200), counts[0])
+    for edge, methods in {"with": list(METHODS), "without": list(METHODS[:-1])}.items():
+        f = matrix(scores, "faithfulness", "mean").iloc[drawn][methods]
+        rho = f.reset_index(drop=True).corr("spearman").to_numpy()[np.triu_indices(len(methods), k=1)]
+        assert table[("F", 0, "mean", edge)].iloc[1] == pytest.approx(rho.mean())
+        ranks = rankings(matrix(scores, "aopc_morf", "mean_L100").iloc[drawn][methods])
+        assert evidence.draws[0]["alpha"][("MoRF", 100, "mean", edge)].iloc[1] == pytest.approx(alpha(ranks))
+
+
 def test_subsets_are_means_of_their_images(scores: pd.DataFrame, made: dict[str, pd.DataFrame]) -> None:
     table = made["subsets"].set_index(["quantity", "subset", "metric", "perturbation", "method"])
     lerf = matrix(scores, "aopc_lerf", "mean_L100")["deep_shap"]
     frog = table.loc[("mean", "frog", "LeRF", "mean", "deep_shap")]
     assert frog["value"] == pytest.approx(lerf.iloc[6::10].mean())
     assert frog["images"] == 20
+    others = table.loc[("excess", "not frog", "LeRF", "mean", "deep_shap")]
+    assert others["value"] == pytest.approx((lerf - 0.2).drop(lerf.index[6::10]).mean())
+    assert others["images"] == 180
     unsure = table.loc[("excess", "low confidence", "LeRF", "mean", "deep_shap")]
     assert unsure["value"] == pytest.approx((lerf - 0.2).iloc[::4].mean())
     assert unsure["ci_low"] < unsure["value"] < unsure["ci_high"]

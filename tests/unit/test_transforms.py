@@ -7,7 +7,7 @@ import torch
 
 from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.tinyimagenet import TinyImageNet
-from salrun.datasets.transforms import Transformed, coarser, cropped, rotated
+from salrun.datasets.transforms import Transformed, coarser, cropped, rotated, rotated_reflected
 from salrun.errors import SalrunError
 from tests.fake_data import WNIDS, write_imagenet, write_tiny
 
@@ -52,8 +52,10 @@ def test_every_image_is_itself_and_in_sixteen_variations(seen, plain):
     torch.testing.assert_close(batch.x[::17], plain.batch(plain.explained()).x, rtol=0, atol=0)
 
 
-def test_an_image_does_not_depend_on_its_batch(seen):
+def test_an_image_does_not_depend_on_its_batch(plain):
+    seen = Transformed(plain, rotation_reflected=[45, 30])
     ids = seen.explained()
+    assert sum("@rotation_reflected/" in i for i in ids) == 2 * 3
     whole = seen.batch(ids).x
     turned = seen.batch(ids[::-1]).x.flip(0)
     alone = torch.cat([seen.batch([i]).x for i in ids])
@@ -108,6 +110,32 @@ def test_rotation_by_right_angles_moves_pixels():
     corner = rotated(torch.ones(1, 1, 32, 32), 45)[0, 0]
     assert corner[0, 0] == 0
     assert corner[16, 16] == pytest.approx(1)
+
+
+def test_reflected_rotation_moves_pixels_as_the_other_does():
+    x = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(rotated_reflected(x, 90), torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotated_reflected(x, 180), torch.rot90(x, 2, (2, 3)), atol=1e-5, rtol=0)
+    for shape in ((32, 32), (24, 40)):
+        x = torch.rand(1, 3, *shape, generator=torch.Generator().manual_seed(1))
+        inside = rotated(torch.ones(1, 3, *shape), 30) > 0.999
+        assert inside.float().mean() > 0.5
+        torch.testing.assert_close(rotated_reflected(x, 30)[inside], rotated(x, 30)[inside], atol=1e-4, rtol=0)
+
+
+def test_reflected_corners_are_the_image_mirrored_at_its_edge():
+    grey = torch.full((1, 3, 32, 48), 0.3)
+    for degrees in (45, 135, 10):
+        torch.testing.assert_close(rotated_reflected(grey, degrees), grey)
+    x = torch.zeros(1, 1, 33, 33)
+    x[..., :2, 15:18] = 1  # a mark in the middle of the upper edge
+    turned = rotated_reflected(x, 45)[0, 0]
+    along = turned.diagonal()  # from the upper left corner, where the upper edge now is, to the centre
+    # The edge is 16.5 pixels from the centre, 11.7 steps of the diagonal: the mark is seen on both sides of it.
+    assert along[3:6].amax() > 0.9 and along[:2].amax() == along[8:].amax() == 0
+    bright = along.nonzero().flatten()
+    assert float(bright.double().mean()) == pytest.approx(16 - 16.5 / 2**0.5, abs=0.5)
+    assert len(rotated(x, 45)[0, 0].diagonal().nonzero()) < len(bright)
 
 
 def test_resizing_keeps_place_and_loses_detail():

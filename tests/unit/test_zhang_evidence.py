@@ -8,8 +8,12 @@ import pytest
 from scipy import stats
 
 from salrun.errors import SalrunError
-from salrun.papers.zhang.evidence import published_evidence, published_tables, read, setting_of
+from salrun.papers.evidence import means
+from salrun.papers.zhang.evidence import published_evidence, published_tables, read, seen_images, setting_of
+from salrun.papers.zhang.names import METHODS, REAL
+from salrun.papers.zhang.single_images import effects, shared_worst, with_sparseness
 from salrun.papers.zhang.tables import discrimination_table, means_table
+from salrun.stats.bootstrap import resamples
 from tests import zhang_runs as runs
 
 
@@ -165,6 +169,87 @@ def test_a_metric_that_never_varies_has_no_correlation(scores):
     table = read(runs.in_memory(still, curves=True), draws=5).seeds[0].claims["correlation"]
     assert np.isnan(table[("AG", "gradient")]).all()
     assert table[("AG", "rise")].notna().all()
+
+
+def test_effect_sizes_are_cohens_d():
+    loud = runs.published_as_run(images=12, noise=100)
+    frame = evidence_of(loud[loud["experiment"] == runs.FIDELITY]).frames["fidelity"]
+    table = effects(frame, means(frame, 30), ["AI", "Mono"])
+    assert table.shape == (31, 2 * 36)
+    counts = next(counts for _, counts in resamples(12, 30, np.random.default_rng(0)))
+    for row, drawn in {0: np.arange(12), 7: np.repeat(np.arange(12), counts[6])}.items():
+        a, b = (frame["Mono", method].to_numpy()[drawn] for method in ("rise", "iba"))
+        pooled = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
+        assert table["Mono", "rise / iba"][row] == pytest.approx((a.mean() - b.mean()) / pooled)
+
+
+def test_sparseness_is_correlated_within_images(evidence):
+    frame = evidence.frames["fidelity"]
+    rho = [stats.spearmanr(frame["Sparseness"].loc[i, REAL], frame["ADb"].loc[i, REAL]).statistic for i in frame.index]
+    assert evidence.claims["sparseness"]["ADb"].iloc[0] == pytest.approx(np.mean(rho))
+
+
+def test_an_image_whose_methods_score_alike_has_no_correlation(scores):
+    one = (scores["metric"] == "average_increase") & (scores["image_id"] == "n0/004")
+    frame = evidence_of(scores.assign(value=scores["value"].mask(one, 1.0))).frames["fidelity"]
+    without = with_sparseness(frame.drop(index="n0/004"), ["AI"], 0)
+    assert with_sparseness(frame, ["AI"], 0)["AI"].item() == pytest.approx(without["AI"].item())
+
+
+def test_the_images_that_score_worst_in_insertion_and_deletion():
+    """Of twenty images two are a tenth: both shared, one, none."""
+    columns = pd.MultiIndex.from_product([["I", "Db"], METHODS], names=["metric", "method"])
+    rising = np.arange(20.0)
+    frame = pd.DataFrame(np.tile(rising[:, None], (1, len(columns))), index=map(str, range(20)), columns=columns)
+    frame["Db", "rise"] = np.roll(rising, 1)  # the first becomes the best, the second the worst
+    frame["Db", "lime"] = -rising
+    table = shared_worst(frame, 200)
+    assert table.loc[0, ["gradient", "rise", "lime"]].to_list() == [1.0, 0.5, 0.0]
+    assert table["gradient"].eq(1).all()  # the same order in every resample
+    assert table["rise"].between(0, 1).all() and table["rise"].nunique() > 2
+
+
+def test_claims_read_images_that_were_not_seen_before(scores, monkeypatch):
+    fidelity = scores[scores["experiment"] == runs.FIDELITY]
+    ids = fidelity["image_id"].unique()
+    seen = fidelity["image_id"].isin(ids[:18])
+    shifted = fidelity.assign(value=fidelity["value"].mask(seen, fidelity["value"] + 1))
+    monkeypatch.setattr("salrun.papers.zhang.evidence.seen_images", lambda dataset: list(ids[:18]))
+    e = evidence_of(shifted)
+    assert e.claims.fresh and e.claims.basis("fidelity").images == 12
+    assert e.claims.basis("fidelity").note == "only the new images that all methods explain, of 30"
+    assert e.claims["fidelity"]["AI", "rise"].iloc[0] == pytest.approx(39, abs=0.1)
+    assert means_table("table1", e).set_index(["metric", "method"]).loc[("AI", "rise"), "value"] == pytest.approx(99)
+    monkeypatch.setattr("salrun.papers.zhang.evidence.seen_images", lambda dataset: list(ids[:21]))
+    old = evidence_of(shifted)  # nine new ones are too few
+    assert not old.claims.fresh and old.claims.basis("fidelity").images == 30
+
+
+def test_every_table_must_have_new_images(scores, monkeypatch):
+    some = scores[scores["experiment"].isin([runs.FIDELITY, runs.ROBUSTNESS])]
+    ids = some["image_id"].unique()
+    monkeypatch.setattr("salrun.papers.zhang.evidence.seen_images", lambda dataset: list(ids[:15]))
+    few = some[(some["experiment"] == runs.FIDELITY) | some["image_id"].isin(ids[:20])]
+    assert evidence_of(some).claims.fresh and not evidence_of(few).claims.fresh
+    fewer = some[(some["experiment"] == runs.FIDELITY) | some["image_id"].isin(ids[10:19])]  # nine decide nothing
+    found = evidence_of(fewer).claims
+    assert found.fresh and found.basis("robustness").images == 4 and len(found["robustness"]) == 1
+
+
+def test_images_seen_before_are_named():
+    assert {name: len(set(seen_images(name))) for name in ("imagenet", "cifar10", "tinyimagenet")} == {
+        "imagenet": 100, "cifar10": 500, "tinyimagenet": 0,
+    }  # fmt: skip
+    assert "n01514668/ILSVRC2012_val_00000329" in seen_images("imagenet") and "test-00003" in seen_images("cifar10")
+
+
+@pytest.mark.parametrize(("seeds", "said"), [([4], 4), ([4, 5], None), ([None], None)])
+def test_evidence_says_which_images_were_chosen(scores, seeds, said):
+    some = scores[scores["experiment"].isin([runs.FIDELITY, runs.ROBUSTNESS])]
+    cells = runs.cells_of(some)
+    cells["dataset.explained_seed"] = seeds * (2 // len(seeds))
+    assert read(runs.in_memory(some, cells=cells), draws=5).seeds[0].claims.images == said
+    assert read(runs.in_memory(some), draws=5).seeds[0].claims.images is None  # not said
 
 
 def test_a_few_images_have_no_draws(scores):

@@ -10,7 +10,17 @@ from salrun.config.compose import compose_config
 from salrun.errors import SalrunError
 from salrun.metrics.robustness import Sensitivity
 from salrun.papers.zhang.evidence import setting_of
-from salrun.papers.zhang.names import COLUMNS, CONTROLS, FIDELITY, MASKED, METHODS, ROBUSTNESS
+from salrun.papers.zhang.names import (
+    COLUMNS,
+    CONTROLS,
+    FIDELITY,
+    MASKED,
+    METHODS,
+    RANDOM_TIES,
+    REFLECTED,
+    ROBUSTNESS,
+    TRANSFORMS,
+)
 from salrun.papers.zhang.tables import MEANS
 from salrun.pipeline.build import build
 from tests import toys
@@ -42,7 +52,7 @@ def test_experiments_compose_with_data_and_models(name, words, tmp_path):
 
 def test_every_column_of_the_tables_is_measured():
     wanted = {
-        "fidelity": [*FIDELITY, *MEANS["further"][1], "Sparseness", "Complexity", "EC"]
+        "fidelity": [*FIDELITY, *RANDOM_TIES.values(), *MEANS["further"][1], "Sparseness", "Complexity", "EC"]
         + [f"{m} {c}" for m in MASKED[:3] for c in CONTROLS],
         "targets": MASKED,
         "robustness": [*ROBUSTNESS, "MS fixed", "AS fixed"],
@@ -54,6 +64,22 @@ def test_every_column_of_the_tables_is_measured():
         for column in columns:
             spec = COLUMNS[column]
             assert sum((spec.metric, mode) in modes for mode in spec.modes) == 1, (name, column)
+
+
+def test_insertion_and_deletion_break_ties_as_their_columns_say():
+    metrics = check(compose_config(["+experiment=zhang_fidelity"]))["metrics"]
+    for name, ties in {
+        "I": "raster_reversed",
+        "Db": "raster_reversed",
+        **dict.fromkeys(RANDOM_TIES.values(), "random"),
+    }.items():
+        column = COLUMNS[name]
+        assert metrics[column.metric]["variants"][column.modes[0]]["ties"] == ties
+
+
+def test_every_transform_is_run():
+    transforms = check(compose_config(["+experiment=zhang_transforms"]))["dataset"]["transforms"]
+    assert all(len(transforms[name]) == 4 for name in (*TRANSFORMS, REFLECTED))
 
 
 def test_targets_are_told_apart_by_name_and_fact():

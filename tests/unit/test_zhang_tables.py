@@ -12,7 +12,7 @@ import pytest
 from salrun import papers
 from salrun.papers.zhang import pages, tables
 from salrun.papers.zhang.evidence import read
-from salrun.papers.zhang.names import FIDELITY
+from salrun.papers.zhang.names import FIDELITY, TRANSFORMS
 from salrun.results.run import Run
 from tests import zhang_runs as runs
 from tests.toys import script
@@ -56,7 +56,7 @@ def test_tables_1_to_4_give_back_their_numbers(whole, evidence):
 
 
 def test_ranks_are_by_the_metrics_direction(whole, evidence):
-    assert whole.falling == {"MS", "AS", "MS fixed", "AS fixed", "Complexity", "EC"}
+    assert whole.falling == {"MS", "AS", "MS fixed", "AS fixed", "Complexity", "EC", "Residual"}
     table = tables.means_table("table3", evidence, whole.falling).set_index(["metric", "method"])
     best = {"MS": "fake_cam", "Sparseness": "lime", "Complexity": "lime", "EC": "lime"}
     assert {m: table.loc[m]["rank"].idxmin() for m in best} == best
@@ -88,6 +88,17 @@ def test_calibration_is_the_ratio_of_probabilities(evidence):
     assert table.loc[("crop", "0.1"), "n"] == 30
     published = table["published"].dropna().droplevel(1).round(2).to_dict()
     assert published == {"mixup": 0.35, "resize": 0.41, "rotation": 0.40, "crop": 0.83}
+
+
+def test_a_fifth_transform_stands_beside_the_papers_four(scores):
+    some = scores[(scores["experiment"] == runs.TRANSFORMS) & (scores["method"] == "fake_cam")]
+    e = read(runs.in_memory(runs.with_reflected(some), curves=True), draws=5).seeds[0]
+    four = tables.means_table("table4", e)
+    assert list(dict.fromkeys(four["transform"])) == ["clean", *TRANSFORMS, "rotation_reflected"]
+    assert four.groupby("transform")["published"].count()[["crop", "rotation_reflected"]].tolist() == [5, 0]
+    ratio = tables.calibration_table(e).set_index(["transform", "variation"]).loc[("rotation_reflected", "all")]
+    assert ratio["ratio"] == pytest.approx(0.2) and np.isnan(ratio["published"])
+    assert "rotation_reflected" in set(tables.variations_table(e)["transform"])
 
 
 def test_variations_take_table_4_apart(evidence):
@@ -154,7 +165,7 @@ def metric(name, mode="", view="minmax", **options):
 METRICS = [
     metric("average_increase", "all", mask_space="raw"),
     metric("average_increase", "ranks", "ranks", mask_space="raw"),
-    metric("insertion", step=None, substrate="blur", ties="random"),
+    metric("insertion", "raster_reversed", step=None, substrate="blur", ties="raster_reversed"),
     metric("completeness", view="raw", baseline="zeros"),
 ]
 
@@ -179,7 +190,7 @@ def test_tables_say_what_was_run(written):
     assert {p.name for p in (written / "tables").glob("zhang*.csv")} == {f"zhang_{n}.csv" for n in names}
     table = pd.read_csv(written / "tables" / "zhang_table1.csv")
     insertion = table.query("metric == 'I' and method == 'rise'").iloc[0]
-    assert insertion["definition"] == "step=pixels / 28, substrate=blur, ties=random, view=minmax"
+    assert insertion["definition"] == "step=pixels / 28, substrate=blur, ties=raster_reversed, view=minmax"
     assert insertion["method_definition"] == "n_masks=500, view=minmax, target=label"
     page = (written / "tables" / "zhang_table1.md").read_text()
     assert "resnet50 on imagenet, seed 0, scale smoke" in page
@@ -208,7 +219,7 @@ def test_the_docs_show_what_was_kept(written, tmp_path):
     assert docs.main(["keep", str(tmp_path / "kept"), "zhang_x"], docs=tmp_path) == 0
     text = page.read_text()
     assert "| Fake-CAM | 30 |  | 47.3 (47.3) |" in text
-    assert "| D2 | gradient methods have the lowest family mean on every fidelity metric | no | reproduced |" in text
+    assert '| D2 | gradient methods are poor on "most" fidelity metrics: the lowest family mean | yes | yes |' in text
     assert "| Fake-CAM is among the best two | AG | 10 | no (-" in text
     assert "```\nsalrun b\n```" in text
 
@@ -247,6 +258,17 @@ def test_equal_methods_are_named_once():
         "rise": "n_masks=9, view=minmax, target=label/predicted",
         "lime": "n_samples=5, view=minmax, target=label",
     }
+
+
+def test_other_networks_agree_or_do_not():
+    def said(**answers):
+        return pd.DataFrame({"answer": answers})
+
+    first = said(D1="yes", D2="no", D3="uncertain", D4="yes", D5="not tested")
+    second = said(D1="yes", D2="yes", D3="uncertain", D4="not tested", D5="yes")
+    third = said(D1="uncertain", D2="no", D3="yes", D4="not tested", D5="no")
+    found = pages.others_agree(first, {"b": second, "c": third}).to_dict()
+    assert found == {"D1": "1 of 2", "D2": "1 of 2", "D3": "", "D4": "", "D5": ""}
 
 
 def test_the_budget_of_iba_has_its_fit_images():

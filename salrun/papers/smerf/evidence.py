@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from salrun.errors import SalrunError
-from salrun.papers.claims import SEEDS_FOR_INTERVAL, Basis, Evidence
-from salrun.papers.evidence import NotTestable, estimate_and_draws, means, pick, printed
+from salrun.papers.claims import Basis, Evidence
+from salrun.papers.evidence import DIGITISED, HALF_A_HUNDREDTH, NotTestable, estimate_and_draws, means, printed
 from salrun.papers.smerf.terms import (
-    COMPARED,
     CONDITIONS,
+    FIFTEEN,
+    LABELS,
     METHODS,
     METRICS,
     MODES,
@@ -23,8 +24,10 @@ from salrun.papers.smerf.terms import (
     POOLS,
     RECOMMENDED,
     SETTINGS,
+    SHOWN_LINES,
     WITH_BOTH,
     Buckets,
+    buckets_of,
     has_both,
     published,
     reasonings,
@@ -34,8 +37,12 @@ from salrun.papers.smerf.terms import (
 from salrun.results.maps import OWN, KeptMaps
 from salrun.results.run import Run
 from salrun.results.tables import ALL
+from salrun.stats.bootstrap import Floats
+from salrun.stats.conjunction import ENOUGH
 
-DRAWS = 1000
+DRAWS = 2000
+FEW_DRAWS = 200  # where models decide, and the images only bound their spread
+ENOUGH_SCORES = 0.5  # of a bucket's images must have a score
 OBJECTS, IOU_BY_K = f"{PAPER}_objects", f"{PAPER}_iou_by_k"  # tables of single images, measured on kept maps
 ACCURACIES = ["seed", "condition", "setting", "bucket", "accuracy", "source", "verified"]
 MEANINGS = {  # fact of a model -> its values that name a condition
@@ -54,8 +61,8 @@ READINGS = {  # and those that name a reading
 
 
 def paper_models(cells: pd.DataFrame) -> pd.DataFrame:
-    """The paper's models among those of a run: cell, seed, scale, and the setting, condition and reading they mean."""
-    ours = ["dataset.kind", "dataset.reasoning", "model.paper", "model.randomised"]
+    """The paper's models among those of a run: cell, seed, scale, the choice of their images, and what they mean."""
+    ours = ["dataset.kind", "dataset.reasoning", "dataset.explained_seed", "model.paper", "model.randomised"]
     facts = cells.reindex(columns=["cell", "seed", "scale", "role", *ours, *MEANINGS, *READINGS])
     facts = facts[
         (facts["role"] == OWN)
@@ -66,6 +73,7 @@ def paper_models(cells: pd.DataFrame) -> pd.DataFrame:
     ]
     records = facts.to_dict("records")
     return facts[["cell", "seed", "scale"]].assign(
+        images=facts["dataset.explained_seed"],
         setting=facts["dataset.reasoning"],
         condition=[_condition(record) for record in records],
         reading=[_reading(record) for record in records],
@@ -85,7 +93,7 @@ def _reading(facts: Mapping[Any, Any]) -> str:
 def select(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """The rows of the paper's metrics and models, with setting, condition, reading: of a condition one reading, scale.
 
-    Where several were collected: the one with most settings, then most images, then the recommended one.
+    Where several were collected: the recommended one, then the one with most settings, then with most images.
     """
     about = models.set_index("cell")[["setting", "condition", "reading"]]
     scores = scores[scores["metric"].isin(list(METRICS))].join(about, on="cell", how="inner")
@@ -93,7 +101,7 @@ def select(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
         settings=("setting", "nunique"), images=("image_id", "nunique")
     )
     offers["recommended"] = offers["reading"] == RECOMMENDED
-    offers = offers.sort_values(["settings", "images", "recommended"], ascending=False, kind="stable")
+    offers = offers.sort_values(["recommended", "settings", "images"], ascending=False, kind="stable")
     return scores.merge(offers.drop_duplicates("condition")[["condition", "reading", "scale"]])
 
 
@@ -117,18 +125,27 @@ class ModelScores:
     buckets: dict[str, pd.DataFrame]
 
     @cached_property
-    def scored(self) -> dict[str, dict[str, np.ndarray]]:
-        """Bucket -> metric -> which images have a score of some method."""
-        having = {}
-        for bucket, table in self.buckets.items():
-            metric, there = table.columns.get_level_values("metric"), table.notna().to_numpy()
-            having[bucket] = {m: there[:, metric == m].any(axis=1) for m in METRICS if m in metric}
-        return having
+    def scored(self) -> dict[str, dict[tuple[str, str], np.ndarray]]:
+        """Bucket -> (metric, method) -> which images have a score, as the public code scores."""
+        tables = self.by_mode["code"]
+        return {b: dict(zip(t.columns, t.notna().to_numpy().T, strict=True)) for b, t in tables.items()}
 
-    def images(self, metrics: Sequence[str] = tuple(METRICS), buckets: Iterable[str] | None = None) -> int:
-        """How many images have a score of one of these metrics, in these buckets (default: in all)."""
-        chosen = [self.scored[b] for b in (self.scored if buckets is None else buckets) if b in self.scored]
-        return sum(int(np.any([t[m] for m in metrics if m in t], axis=0).sum()) for t in chosen)
+    @cached_property
+    def metrics(self) -> set[str]:
+        """The metrics that have a score somewhere."""
+        return {metric for having in self.scored.values() for metric, _ in having}
+
+    @cached_property
+    def sparse(self) -> list[tuple[str, str, str]]:
+        """(bucket, metric, method) with a score for fewer than half of the images."""
+        every = [(b, *name, there.mean()) for b, having in self.scored.items() for name, there in having.items()]
+        return [(bucket, metric, method) for bucket, metric, method, share in every if share < ENOUGH_SCORES]
+
+    def images(self, metrics: Sequence[str], methods: Sequence[str], buckets: Iterable[str]) -> int:
+        """How many images have a score of one of these metrics and methods, in these buckets."""
+        names = [(metric, method) for metric in metrics for method in methods]
+        of_buckets = [[self.scored[b][n] for n in names if n in self.scored[b]] for b in buckets if b in self.scored]
+        return sum(int(np.any(having, axis=0).sum()) for having in of_buckets)
 
     @cached_property
     def by_mode(self) -> dict[str, dict[str, pd.DataFrame]]:
@@ -136,13 +153,14 @@ class ModelScores:
         modes: dict[str, dict[str, pd.DataFrame]] = {mode: {} for mode in MODES}
         for bucket, table in self.buckets.items():
             for mode in table.columns.get_level_values("mode").unique():
-                scored = table[mode].notna().any().groupby(level="metric").transform("any")
-                modes[mode][bucket] = table[mode].loc[:, scored.to_numpy()]
+                scores = table[mode]
+                metric = scores.columns.get_level_values("metric")
+                modes[mode][bucket] = scores.loc[:, metric.isin(metric[scores.notna().to_numpy().any(axis=0)])]
         return modes
 
 
 def scores_by_seed(selected: pd.DataFrame) -> dict[int, list[ModelScores]]:
-    """Seed -> its models in the paper's order; seeds that lack a model which another seed has are left out."""
+    """Seed -> its models in the paper's order."""
     selected = selected[selected["mode"].isin(MODES)]
     keys = ["mode", "metric", "method"]
     if selected.duplicated(["seed", "condition", "setting", "image_id", *keys]).any():
@@ -155,8 +173,7 @@ def scores_by_seed(selected: pd.DataFrame) -> dict[int, list[ModelScores]]:
         buckets = {str(b): t.droplevel("group") for b, t in wide.groupby(level="group")}
         ordered = {b: buckets[b] for b in sorted(buckets, key=int)}
         by_seed.setdefault(int(seed), []).append(ModelScores(int(seed), condition, setting, reading, ordered))
-    most = max((len(models) for models in by_seed.values()), default=0)
-    return {seed: sorted(m, key=_place) for seed, m in sorted(by_seed.items()) if len(m) == most}
+    return {seed: sorted(models, key=_place) for seed, models in sorted(by_seed.items())}
 
 
 def _place(model: ModelScores) -> tuple[str, int]:
@@ -173,14 +190,21 @@ class Reads:
     of: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ("plain",)
     metrics: tuple[str, ...] = ("pafl",)
+    methods: tuple[str, ...] = tuple(FIFTEEN)
     buckets: Buckets | None = None  # by setting, where not all are read
-    whole: bool = False  # every setting of a pool is needed, not one of them
     empty_maps: bool = False  # Grad-CAM's empty maps matter
     maps: str = ""  # a table made of kept maps, instead of metrics
 
     @property
-    def settings(self) -> set[str]:
-        return {s for name in self.of for s in settings_of(name)}
+    def settings(self) -> list[str]:
+        named = {s for name in self.of for s in settings_of(name)}
+        return [s for s in SETTINGS if s in named]
+
+    def buckets_in(self, setting: str) -> tuple[str, ...]:
+        """The buckets that are read."""
+        if self.buckets is not None:
+            return self.buckets[setting]
+        return tuple(dict.fromkeys(b for metric in self.metrics for b in buckets_of(setting, metric)))
 
 
 @dataclass(frozen=True)
@@ -188,108 +212,107 @@ class Measured(Evidence):
     """Evidence of one seed in the code's reading of the metrics; `paper` holds the text's reading.
 
     Tables: `bucket` (setting, bucket, metric, method) of the plain models; `mean`, `min`, `std` over the buckets of a
-    pool (condition, like, pool, metric, method), where `like` names a condition whose settings alone are pooled;
-    `accuracy` (condition, setting, bucket); `visible` (setting, method) and `iou_spread` of kept maps.
+    pool (condition, pool, metric, method); `accuracy` (condition, setting, bucket); `weight` (method, setting, line,
+    object) and `iou_spread` of kept maps.
     """
 
     models: tuple[ModelScores, ...] = ()
     paper: Measured | None = None
     mode: str = "code"
     printed: bool = False  # the paper's own numbers: gaps are no fault
-    runs: frozenset[tuple[str, str]] = frozenset()  # (condition, setting) of every model, whatever was measured
+    runs: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (condition, setting) of a model -> its reading
 
-    def settings(self, condition: str = "plain", metrics: Sequence[str] = ()) -> tuple[str, ...]:
-        """The settings with scores, of each of these metrics."""
-        if self.printed:
-            return SETTINGS
-        models = [m for m in self.models if m.condition == condition]
-        return tuple(m.setting for m in models if all(m.images([metric]) for metric in metrics))
+    @cached_property
+    def scores(self) -> dict[tuple[str, str], ModelScores]:
+        """(condition, setting) -> the model with scores."""
+        return {(m.condition, m.setting): m for m in self.models}
 
-    def ran(self, condition: str) -> tuple[str, ...]:
-        """The settings with a model, whatever was measured."""
-        return SETTINGS if self.printed else tuple(s for s in SETTINGS if (condition, s) in self.runs)
+    def settings(self, condition: str = "plain") -> tuple[str, ...]:
+        """The settings with scores."""
+        return tuple(s for s in SETTINGS if (condition, s) in self.scores)
+
+    @cached_property
+    def places(self) -> dict[str, dict[tuple[str, ...], int]]:
+        """Table -> column -> its place."""
+        return {name: {column: k for k, column in enumerate(table.columns)} for name, table in self.tables.items()}
+
+    def columns(self, name: str, wanted: Sequence[tuple[str, ...]]) -> Floats:
+        """(draws, columns) of a table whose last level is the method."""
+        table, places = self[name], self.places[name]
+        absent = dict.fromkeys(column[-1] for column in wanted if column not in places)
+        if absent:
+            raise NotTestable(f"needs method {', '.join(absent)}")
+        return table.to_numpy()[:, [places[column] for column in wanted]]
 
     def pool(
-        self,
-        pool: str,
-        metric: str,
-        methods: Sequence[str],
-        statistic: str = "mean",
-        condition: str = "plain",
-        like: str = "",
+        self, pool: str, metric: str, methods: Sequence[str], statistic: str = "mean", condition: str = "plain"
     ) -> pd.DataFrame:
         """Mean, min or std over a pool's buckets, by method."""
-        wanted = {"condition": condition, "like": like, "pool": pool, "metric": metric, "method": list(methods)}
-        return pick(self[statistic], **wanted)[list(methods)]
+        values = self.columns(statistic, [(condition, pool, metric, m) for m in methods])
+        return pd.DataFrame(values, columns=pd.Index(methods, name="method"))
+
+    def buckets(self, setting: str, metric: str, methods: Sequence[str], of: Sequence[str] | None = None) -> Floats:
+        """(draws, methods, buckets): means of a plain model's buckets, by default of all that have the metric."""
+        chosen = buckets_of(setting, metric) if of is None else of
+        values = self.columns("bucket", [(setting, b, metric, m) for m in methods for b in chosen])
+        return values.reshape(len(values), len(methods), len(chosen))
 
     def line(self, setting: str, buckets: Sequence[str], metric: str, methods: Sequence[str]) -> pd.DataFrame:
         """Mean over some buckets of a plain model's setting, by method."""
-        chosen = pick(self["bucket"], setting=setting, metric=metric, bucket=list(buckets), method=list(methods))
-        return chosen.T.groupby(level="method", sort=False).mean().T[list(methods)]
+        values = mean(self.buckets(setting, metric, methods, buckets))
+        return pd.DataFrame(values, columns=pd.Index(methods, name="method"))
 
     # what a claim rests on
 
     def require(self, reads: Reads) -> None:
         """Refuse a claim that reads what was not run, or not measured: NotTestable says which."""
-        for condition in reads.conditions:
-            there = self._readable(reads, condition)
-            for name in reads.of:
-                absent = [s for s in settings_of(name) if s not in there]
-                if absent and (reads.whole or len(absent) == len(settings_of(name))):
-                    under = "" if condition == "plain" else f" under {condition}"
-                    raise NotTestable(f"needs {self._lack(reads, condition, absent)}{under}")
+        for condition in () if self.printed else reads.conditions:
+            under = "" if condition == "plain" else f" under {condition}"
+            absent = [s for s in reads.settings if (condition, s) not in self.runs]
+            if absent:
+                raise NotTestable(f"needs a run of {', '.join(absent)}{under}")
+            models = {s: self.scores.get((condition, s)) for s in reads.settings}
+            metrics = [m for m in reads.metrics if not all(model and m in model.metrics for model in models.values())]
+            if metrics:
+                raise NotTestable(f"needs the metric{'s' if len(metrics) > 1 else ''} {', '.join(metrics)}{under}")
+            for setting, model in models.items():
+                buckets = [b for b in reads.buckets_in(setting) if model and b not in model.buckets]
+                if buckets:
+                    raise NotTestable(f"needs the buckets {', '.join(buckets)} of {setting}{under}")
 
     def basis(self, reads: Reads) -> Basis:
-        """Images and models behind a claim, and what its pools and readings lack."""
+        """Images and models behind a claim, its models' reading, and the buckets that its pools leave out."""
         if reads.maps:
             return self.bases.get(reads.maps, Basis())
-        if not reads.of:
-            return Basis(sum(m.images() for m in self.models), len(self.models))
-        models = self._models(reads)
-        if reads.metrics:
-            some = reads.buckets
-            images = [m.images(reads.metrics, None if some is None else some[m.setting]) for m in models]
-        else:
+        names = [(c, s) for c in reads.conditions for s in reads.settings if (c, s) in self.runs]
+        reading = _other_readings(self.runs[name] for name in names)
+        if not reads.metrics:
             count = validation_images()
-            images = [count[s] for c in reads.conditions for s in self._readable(reads, c) if s in reads.settings]
-        notes = [*self._partial_pools(reads), *_readings(models), *(_empty_maps(models) if reads.empty_maps else ())]
-        return Basis(sum(images), len(images), "; ".join(notes))
-
-    def _readable(self, reads: Reads, condition: str) -> tuple[str, ...]:
-        return self.settings(condition, reads.metrics) if reads.metrics else self.ran(condition)
-
-    def _lack(self, reads: Reads, condition: str, absent: Sequence[str]) -> str:
-        """What to run: settings, or the metrics of those that were run without."""
-        without = [s for s in absent if s not in self.ran(condition)]
-        if len(without) == len(absent) or (reads.whole and without):
-            which = "" if reads.whole or len(absent) == 1 else "one of "
-            return f"a run of {which}{', '.join(without)}"
-        lacking = [m for m in reads.metrics if not {*absent} & {*self.settings(condition, [m])}] or reads.metrics
-        return f"the metric{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
-
-    def _models(self, reads: Reads) -> list[ModelScores]:
-        wanted = {s for s in reads.settings if reads.buckets is None or s in reads.buckets}
-        if reads.conditions in COMPARED:  # over the settings that both have
-            wanted &= {*self._readable(reads, reads.conditions[1])}
-        there = {c: wanted & {*self._readable(reads, c)} for c in reads.conditions}
-        return [m for m in self.models if m.setting in there.get(m.condition, ())]
-
-    def _partial_pools(self, reads: Reads) -> Iterator[str]:
-        for condition in reads.conditions:
-            there = self._readable(reads, condition)
-            for whole in map(settings_of, reads.of):
-                pooled = [s for s in whole if s in there]
-                if 0 < len(pooled) < len(whole):
-                    where = "" if condition == "plain" else f" under {condition}"
-                    yield f"pooled over {_and(pooled)} only{where}; the paper pools {_and(whole)}"
+            return Basis(sum(count[s] for _, s in names), len(names), reading=reading)
+        models = [self.scores[name] for name in names if name in self.scores]
+        images = [m.images(reads.metrics, reads.methods, reads.buckets_in(m.setting)) for m in models]
+        notes = [*_left_out(models, reads), *(_empty_maps(models) if reads.empty_maps else ())]
+        return Basis(sum(images), len(images), "; ".join(notes), reading)
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def _other_readings(readings: Iterable[str]) -> str:
+    return "; ".join(sorted({*readings} - {RECOMMENDED}))
 
 
-def _readings(models: Iterable[ModelScores]) -> list[str]:
-    return [f"models with {reading}" for reading in sorted({m.reading for m in models} - {RECOMMENDED})]
+def _left_out(models: Iterable[ModelScores], reads: Reads) -> Iterator[str]:
+    """Which buckets are left out of a method's pools."""
+    where: dict[str, dict[str, list[str]]] = {}  # method -> model -> buckets
+    for model in models:
+        name = model.setting if model.condition == "plain" else f"{model.setting} ({model.condition})"
+        for bucket, metric, method in model.sparse:
+            if metric in reads.metrics and method in reads.methods and bucket in reads.buckets_in(model.setting):
+                where.setdefault(LABELS[method], {}).setdefault(name, []).append(bucket)
+    said = []
+    for method, of_models in where.items():
+        places = [" ".join([name, *dict.fromkeys(buckets)]) for name, buckets in of_models.items()]
+        said.append(f"{method} in {', '.join(places)}")
+    if said:
+        yield f"left out, fewer than half of the images have a score: {'; '.join(said)}"
 
 
 def _empty_maps(models: Iterable[ModelScores]) -> Iterator[str]:
@@ -305,11 +328,11 @@ def evidence(
     models: Sequence[ModelScores],
     accuracies: pd.DataFrame | None = None,
     draws: int = DRAWS,
-    runs: Iterable[tuple[str, str]] = (),
+    runs: Mapping[tuple[str, str], str] | None = None,
     of_maps: Mapping[str, pd.DataFrame] | None = None,
 ) -> Measured:
-    """All that the claims read about one seed. `runs`: (condition, setting) of models beside those with scores."""
-    every = frozenset([*runs, *((m.condition, m.setting) for m in models)])
+    """All that the claims read about one seed. `runs`: readings of models beside those with scores."""
+    every = {(m.condition, m.setting): m.reading for m in models} | dict(runs or {})
     code, paper = (
         Measured(mode_tables(models, mode, draws), models=tuple(models), mode=mode, runs=every) for mode in MODES
     )
@@ -321,16 +344,16 @@ def evidence(
 
 def mode_tables(models: Sequence[ModelScores], mode: str, draws: int) -> dict[str, pd.DataFrame]:
     """`bucket`, `mean`, `std`, `min` in one reading of the metrics."""
-    conditions = dict.fromkeys(m.condition for m in models)
-    buckets = {c: bucket_table([m for m in models if m.condition == c], mode, draws) for c in conditions}
-    blocks: dict[str, dict[tuple[str, str, str], pd.DataFrame]] = {}
-    for (condition, like), table in _with_matched(buckets).items():
+    tables: dict[str, pd.DataFrame] = {}
+    blocks: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
+    for condition in dict.fromkeys(m.condition for m in models):
+        table = bucket_table([m for m in models if m.condition == condition], mode, draws)
+        if condition == "plain":
+            tables["bucket"] = table
         for pool, inside in pool_members(*(table.columns.get_level_values(k) for k in ("setting", "bucket"))).items():
             for statistic, values in over_buckets(table.loc[:, inside]).items():
-                blocks.setdefault(statistic, {})[condition, like, pool] = values
-    levels = ["condition", "like", "pool"]
-    tables = {statistic: pd.concat(parts, axis=1, names=levels) for statistic, parts in blocks.items()}
-    return tables | ({"bucket": buckets["plain"]} if "plain" in buckets else {})
+                blocks.setdefault(statistic, {})[condition, pool] = values
+    return tables | {name: side_by_side(parts, ["condition", "pool"]) for name, parts in blocks.items()}
 
 
 def bucket_table(models: Iterable[ModelScores], mode: str, draws: int) -> pd.DataFrame:
@@ -339,25 +362,38 @@ def bucket_table(models: Iterable[ModelScores], mode: str, draws: int) -> pd.Dat
     All methods, modes and conditions share their resamples, so that differences are paired.
     """
     blocks = {
-        (m.setting, bucket): means(values, draws, [SETTINGS.index(m.setting), int(bucket)])
+        (m.setting, bucket): means(with_enough_scores(values), draws, [SETTINGS.index(m.setting), int(bucket)])
         for m in models
         for bucket, values in m.by_mode[mode].items()
     }
-    names = ["setting", "bucket", "metric", "method"]
     if not blocks:
+        names = ["setting", "bucket", "metric", "method"]
         return pd.DataFrame(index=range(1 + draws), columns=pd.MultiIndex.from_tuples([], names=names), dtype=float)
-    return pd.concat(blocks, axis=1, names=names)
+    return side_by_side(blocks, ["setting", "bucket"])
 
 
-def _with_matched(buckets: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], pd.DataFrame]:
-    """(condition, "") -> its buckets; (condition, like) -> those in the settings that `like` has."""
-    tables = {(condition, ""): table for condition, table in buckets.items()}
-    for one, other in COMPARED:
-        if one in buckets and other in buckets:
-            there = buckets[other].columns.get_level_values("setting").unique()
-            shared = buckets[one].columns.get_level_values("setting").isin(there)
-            tables[one, other] = buckets[one].loc[:, shared]
-    return tables
+def with_enough_scores(values: pd.DataFrame) -> pd.DataFrame:
+    """The scores of a bucket, without those of methods that have one for fewer than half of its images."""
+    return values * np.where(values.notna().to_numpy().mean(axis=0) < ENOUGH_SCORES, np.nan, 1.0)
+
+
+def side_by_side(blocks: Mapping[tuple[str, str], pd.DataFrame], levels: Sequence[str]) -> pd.DataFrame:
+    """Tables of (metric, method) as one in one piece of memory, with further levels of columns in front."""
+    columns = [(*key, *column) for key, block in blocks.items() for column in block.columns]
+    values = np.concatenate([block.to_numpy() for block in blocks.values()], axis=1)
+    return pd.DataFrame(values, columns=pd.MultiIndex.from_tuples(columns, names=[*levels, "metric", "method"]))
+
+
+def mean(values: Floats) -> Floats:
+    """Over the last axis, NaN left out; NaN where all are."""
+    there = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(there, values, 0.0).sum(axis=-1) / there.sum(axis=-1)
+
+
+def share(cells: Floats, above: float) -> Floats:
+    """Share of the defined cells, over the last axis, that lie above a number."""
+    return mean(np.where(np.isnan(cells), np.nan, cells > above))
 
 
 def pool_members(setting: Any, bucket: Any) -> dict[str, np.ndarray]:
@@ -372,16 +408,13 @@ def over_buckets(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     codes, unique = table.columns.droplevel(["setting", "bucket"]).factorize()
     keys = pd.MultiIndex.from_tuples(unique, names=["metric", "method"])
     values = table.to_numpy()
-    columns: dict[str, list[np.ndarray]] = {"mean": [], "std": [], "min": []}
+    columns: dict[str, list[Floats]] = {"mean": [], "std": [], "min": []}
     for k in range(len(keys)):
         block = values[:, codes == k]
-        missing = np.isnan(block)
-        n = np.where(missing.all(axis=1), np.nan, (~missing).sum(axis=1))
-        mean = np.where(missing, 0.0, block).sum(axis=1) / n
-        spread = np.where(missing, 0.0, (block - mean[:, None]) ** 2).sum(axis=1) / n
-        columns["mean"].append(mean)
-        columns["std"].append(np.sqrt(spread))
-        columns["min"].append(np.where(np.isnan(n), np.nan, np.where(missing, np.inf, block).min(axis=1)))
+        centre = mean(block)
+        columns["mean"].append(centre)
+        columns["std"].append(np.sqrt(mean((block - centre[:, None]) ** 2)))
+        columns["min"].append(np.fmin.reduce(block, axis=1))
     return {name: pd.DataFrame(np.stack(rows, axis=1), columns=keys) for name, rows in columns.items() if rows}
 
 
@@ -400,41 +433,63 @@ def accuracy_table(accuracies: pd.DataFrame, draws: int) -> pd.DataFrame:
 
 
 def map_tables(objects: pd.DataFrame, iou: pd.DataFrame, draws: int) -> dict[str, pd.DataFrame]:
-    """`visible`: share of images with every object brighter than what is outside; `iou_spread`: of the IOU over K."""
+    """`weight`: of secondary objects, beyond half of the primary ones'; `iou_spread`: of the IOU over K."""
     tables = {}
     if len(objects):
-        lit = objects.assign(lit=objects["on"] > objects["outside"])
-        lit = lit.groupby(["setting", "number", "image_id", "method"])["lit"].all().unstack("method")
-        lit = lit[[m for m in METHODS if m in lit]].astype(np.float64)
-        there = [s for s in SETTINGS if s in lit.index.get_level_values("setting")]
-        blocks = {s: means(lit.loc[s], draws, SETTINGS.index(s)) for s in there}
-        tables["visible"] = pd.concat(blocks, axis=1, names=["setting", "method"])
+        tables["weight"] = secondary_weight(objects, draws)
     if len(iou):
         over_k = iou.groupby(["method", "number", "image_id"])["iou"]
         tables["iou_spread"] = means((over_k.max() - over_k.min()).unstack("method"), draws)
     return tables
 
 
+def secondary_weight(objects: pd.DataFrame, draws: int) -> pd.DataFrame:
+    """(setting, line, object, method): a picture's mean on a secondary object minus half of that on primary ones.
+
+    Of images that have both; several primary objects count by their mean. A line is a pair of buckets.
+    """
+    line_of = {int(bucket): line for line, buckets in SHOWN_LINES.items() for bucket in buckets}
+    objects = objects.assign(line=objects["number"].map(line_of))
+    image = ["setting", "line", "image_id", "method"]
+    on = objects.set_index([*image, "object"])["on"]
+    role = objects.set_index(on.index.names)["role"]
+    primary = on[role == "primary"].groupby(level=image).mean()
+    weight = (on[role == "secondary"] - 0.5 * primary).dropna().reorder_levels([*image, "object"])
+    blocks = {}
+    for (setting, line), part in weight.groupby(level=["setting", "line"]):
+        wide = part.droplevel(["setting", "line"]).unstack(["object", "method"]).sort_index(axis=1)
+        blocks[setting, line] = means(wide, draws, [SETTINGS.index(setting), list(SHOWN_LINES).index(line)])
+    return pd.concat(blocks, axis=1, names=["setting", "line", "object", "method"])
+
+
 def images_of(measures: pd.DataFrame) -> Basis:
-    """The images and models behind a table of single images."""
-    return Basis(len(measures[["cell", "image_id"]].drop_duplicates()), measures["cell"].nunique())
+    """The images and models behind a table of single images, and the models' reading."""
+    images = len(measures[["cell", "image_id"]].drop_duplicates())
+    return Basis(images, measures["cell"].nunique(), reading=_other_readings(measures["reading"]))
 
 
 def published_evidence() -> Measured:
-    """The paper's own numbers in the form that the claims read; what it does not print is NaN."""
+    """The paper's own numbers in the form that the claims read; what it does not print is NaN.
+
+    A mean that is plotted as 0 because it is NaN is no number. "At most x" lies between 0 and x. Accuracies of 400 or
+    500 images in three or four digits are exact; those in two digits are not.
+    """
     tables = {}
-    conditions = [("plain", ""), *((c, "") for c in CONDITIONS), *COMPARED]
     levels = [("plain", *CONDITIONS), ("simple", "complex"), ("piou", "pafl", "safl"), tuple(METHODS)]
     for statistic, part in published().groupby("statistic"):
-        values = part.set_index(["condition", "pool", "metric", "method"])["value"]
-        whole = values.reindex(pd.MultiIndex.from_product(levels, names=values.index.names))
-        blocks = {(condition, like): whole[condition] for condition, like in conditions}
-        tables[str(statistic)] = printed(pd.concat(blocks, names=["condition", "like"]))
+        known = part.set_index(["condition", "pool", "metric", "method"])
+        at_most = known["remark"] == "at most"
+        value = known["value"].mask(known["remark"] == "NaN shown as 0").where(~at_most, known["value"] / 2)
+        error = known["value"].div(2).where(at_most, DIGITISED)
+        every = pd.MultiIndex.from_product(levels, names=known.index.names)
+        tables[str(statistic)] = printed(value.reindex(every), error.reindex(every))
     accuracy = published("accuracy")
     overall = accuracy[accuracy["condition"] == "plain"].groupby(["condition", "setting"], as_index=False)["accuracy"]
-    accuracy = pd.concat([accuracy, overall.mean().assign(bucket=ALL)])
-    tables["accuracy"] = printed(accuracy.set_index(["condition", "setting", "bucket"])["accuracy"])
-    tables["line"] = printed(published("lines").set_index(["setting", "line", "metric", "method"])["value"])
+    accuracy = pd.concat([accuracy, overall.mean().assign(bucket=ALL)]).set_index(["condition", "setting", "bucket"])
+    exact = accuracy.index.get_level_values("condition") == "plain"
+    tables["accuracy"] = printed(accuracy["accuracy"], pd.Series(np.where(exact, 0.0, HALF_A_HUNDREDTH)))
+    lines = published("lines").set_index(["setting", "line", "metric", "method"])["value"]
+    tables["line"] = printed(lines, DIGITISED)
     return Measured(tables, printed=True)
 
 
@@ -456,37 +511,36 @@ class ModelMaps:
 class SmerfEvidence:
     """All that tables, figures and claims are made of."""
 
-    seeds: tuple[Measured, ...] = ()
+    seeds: Mapping[int, Measured] = field(default_factory=dict)
     accuracies: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=ACCURACIES))
     maps: tuple[ModelMaps, ...] = ()  # of the first seed, in the paper's order
 
 
 def read(run: Run, draws: int = DRAWS) -> SmerfEvidence:
-    """The evidence of a run; with enough seeds the interval is over seeds and needs no draws."""
+    """The evidence of a run, seed by seed."""
     models = paper_models(run.cells)
     selected = select(run.scores, models)
     about = models_read(models, selected)
-    scores = scores_by_seed(selected) or {int(seed): [] for seed in sorted(about["seed"].unique())}
-    draws = 0 if len(scores) >= SEEDS_FOR_INTERVAL else draws
+    scores = scores_by_seed(selected)
     accuracies = read_accuracies(run.models, about)
     objects, iou = (read_measures(run.table(name), about) for name in (OBJECTS, IOU_BY_K))
-    shared = _of_every_seed(about, list(scores))
-    runs = list(zip(shared["condition"], shared["setting"], strict=True))
-    seeds = []
-    for seed, of_seed in scores.items():
-        keys = shared.loc[shared["seed"] == seed, ["seed", "condition", "setting"]]
-        lit, overlap = (t[(t["seed"] == seed) & (t["condition"] == "plain")] for t in (objects, iou))
-        of_maps = map_tables(lit, overlap, draws)
-        bases = {"visible": images_of(lit), "iou_spread": images_of(overlap)}
-        seeds.append(replace(evidence(of_seed, accuracies.merge(keys), draws, runs, of_maps), bases=bases))
-    first = about[about["seed"] == next(iter(scores), None)]
-    return SmerfEvidence(tuple(seeds), accuracies, tuple(read_maps(run.maps, first, objects, iou)))
+    draws = FEW_DRAWS if about["seed"].nunique() >= ENOUGH else draws
+    seeds = {}
+    for seed, of_seed in about.groupby("seed"):
+        runs = {(m.condition, m.setting): m.reading for m in of_seed.itertuples()}
+        known = accuracies.merge(of_seed[["seed", "condition", "setting"]])
+        on, overlap = (t[(t["seed"] == seed) & (t["condition"] == "plain")] for t in (objects, iou))
+        measured = evidence(scores.get(seed, []), known, draws, runs, map_tables(on, overlap, draws))
+        bases = {"weight": images_of(on), "iou_spread": images_of(overlap)}
+        seeds[int(seed)] = replace(measured, bases=bases, images=chosen_images(of_seed["images"]))
+    first = about[about["seed"] == next(iter(seeds), None)]
+    return SmerfEvidence(seeds, accuracies, tuple(read_maps(run.maps, first, objects, iou)))
 
 
-def _of_every_seed(about: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
-    """The models of conditions and settings that all of these seeds have: seeds are compared model by model."""
-    about = about[about["seed"].isin(seeds)]
-    return about[about.groupby(["condition", "setting"])["seed"].transform("nunique") == len(seeds)]
+def chosen_images(seeds: pd.Series) -> Any:
+    """The seed that chose the images of some models; all of them where they differ, None where it is not known."""
+    known = sorted({int(seed) for seed in seeds.dropna()})
+    return known[0] if len(known) == 1 else tuple(known) or None
 
 
 def read_accuracies(models: pd.DataFrame, about: pd.DataFrame) -> pd.DataFrame:
@@ -498,8 +552,8 @@ def read_accuracies(models: pd.DataFrame, about: pd.DataFrame) -> pd.DataFrame:
 def read_measures(table: pd.DataFrame | None, about: pd.DataFrame) -> pd.DataFrame:
     """A table of single images of these models, with seed, condition, setting and the number of the bucket."""
     if table is None:
-        return pd.DataFrame(columns=["cell", "image_id", "seed", "condition", "setting", "number"])
-    table = table.merge(about[["cell", "seed", "condition", "setting"]], on="cell")
+        return pd.DataFrame(columns=["cell", "image_id", "seed", "condition", "setting", "reading", "number"])
+    table = table.merge(about[["cell", "seed", "condition", "setting", "reading"]], on="cell")
     return table.assign(number=table["group"].astype(int))
 
 

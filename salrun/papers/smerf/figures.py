@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 
 from salrun.papers.evidence import NotTestable, interval, pick, tidy
 from salrun.papers.smerf import maps
-from salrun.papers.smerf.evidence import Measured, ModelMaps, SmerfEvidence
+from salrun.papers.smerf.evidence import Measured, ModelMaps, SmerfEvidence, share
 from salrun.papers.smerf.terms import (
     BOTH_PRESENT,
     BY_OBJECTS,
@@ -59,7 +59,8 @@ Drawn: TypeAlias = tuple[Figure, pd.DataFrame]
 def figures(e: SmerfEvidence) -> dict[str, Callable[[], Drawn]]:
     """Name -> a function that draws it."""
     plots: dict[str, Callable[[], Drawn]] = {}
-    for measured, suffix in [(m, s) for first in e.seeds[:1] for m, s in ((first, ""), (first.paper, "_paper"))]:
+    first = next(iter(e.seeds.values()), Measured())
+    for measured, suffix in ((first, ""), (first.paper, "_paper")):
         if measured is not None and "mean" in measured.tables:
             plots |= {f"{name}{suffix}": partial(draw, measured) for name, draw in PLOTS.items()}
     plots |= {"figure14": toy_figure, "figure16": toy_sweeps}
@@ -225,11 +226,10 @@ def success_matrix(e: Measured) -> Drawn:
     settings, methods = some(e, SETTINGS), there(e, [*FIFTEEN, "oracle", "all_lit"])
     success, failure = (np.full((len(settings), len(methods)), np.nan) for _ in range(2))
     for i, setting in enumerate(settings):
-        both = pick(e["bucket"], setting=setting, bucket=list(BOTH_PRESENT[setting])).iloc[:1]
-        for j, method in enumerate(methods):
-            focus, avoid = (pick(both, metric=metric, method=method).iloc[0] for metric in ("pafl", "safl"))
-            success[i, j] = (focus > 0.5).mean()
-            failure[i, j] = float((avoid > focus).mean() > 0.5)
+        buckets = BOTH_PRESENT[setting]
+        focus, avoid = (e.buckets(setting, metric, methods, buckets)[0] for metric in ("pafl", "safl"))
+        success[i] = share(focus, 0.5)
+        failure[i] = share(avoid - focus, 0.0) > 0.5
     fig, axes = figure(2, 1, height=1.0 + 0.24 * len(settings))
     panels = (
         (success, "Greens", ".2f", "share of buckets with PAFL > 0.5"),

@@ -7,6 +7,7 @@ colour map, 7x7 blur and min-max; an unsigned one by blur and min-max alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from salrun.results.run import Run
 from salrun.views import rescale, view
 
 BLUR = 7
-LIGHTING = ("integrated_gradients", "gradient", "lrp_z", "deeplift_reveal_cancel")  # Figures 9 and 25
+LIGHTING = ("integrated_gradients", "gradient", "lrp_z", "deeplift_reveal_cancel", "oracle", "all_lit")  # Figures 9, 25
 KS = np.linspace(100, 400, 8).round().astype(int)  # Figure 15: of one method, setting and bucket
 K_METHOD, K_SETTING, K_BUCKET = "integrated_gradients", "complex_cr1", "9"
 
@@ -45,20 +46,15 @@ def measure(run: Run) -> dict[str, pd.DataFrame]:
 
 
 def brightness(kept: KeptMaps, methods: Iterable[str], buckets: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The mean of a picture on each object, outside all of them, and of all its pixels."""
+    """The mean of a picture on each object, and of all its pixels."""
     rows = rows_of(kept, buckets)
     for method in (m for m in methods if kept.has(m) and len(rows)):
         for picture, row in zip(pictures(kept, method, rows), rows, strict=True):
             boxes = {name: np.s_[r0:r1, c0:c1] for name, (r0, c0, r1, c1) in kept.boxes(row).items()}
-            outside = np.ones(picture.shape, dtype=bool)
-            for box in boxes.values():
-                outside[box] = False
-            of_map = {**image(kept, row), "method": method}
-            of_picture = {"outside": picture[outside].mean(), "mean": picture.mean()}
+            of_map = {**image(kept, row), "method": method, "mean": picture.mean()}
             for name, box in boxes.items():
                 roles = kept.index["roles"].get(name)
-                of_object = {"object": name, "role": roles[row] if roles else "", "on": picture[box].mean()}
-                yield {**of_map, **of_object, **of_picture}
+                yield {**of_map, "object": name, "role": roles[row] if roles else "", "on": picture[box].mean()}
 
 
 def iou_by_k(kept: KeptMaps, method: str, bucket: str) -> Iterator[dict[str, Any]]:
@@ -110,6 +106,7 @@ def toy_map(secondary: float = 0.8, background: float = 0.001) -> np.ndarray:
     return plane
 
 
+@cache
 def toy_scores(mode: str, secondary: float = 0.8, background: float = 0.001) -> dict[str, float]:
     """PAFL, SAFL, PIOU, SIOU and K of a toy map; no blur, as in the paper's figures."""
     plane = torch.from_numpy(toy_map(secondary, background)).unsqueeze(0)

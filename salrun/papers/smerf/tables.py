@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from salrun.papers.evidence import join_tables, pick, tidy
-from salrun.papers.smerf.evidence import Measured, ModelScores, SmerfEvidence, in_order, pool_members
+from salrun.papers.evidence import join_tables, tidy
+from salrun.papers.smerf.evidence import (
+    Measured,
+    ModelScores,
+    SmerfEvidence,
+    in_order,
+    pool_members,
+    with_enough_scores,
+)
 from salrun.papers.smerf.terms import LABELS, METRICS, MODES, published, reasonings, settings_of, validation_images
 
 KEYS = ["condition", "pool", "metric", "method"]
@@ -15,7 +22,7 @@ KEYS = ["condition", "pool", "metric", "method"]
 
 def tables(e: SmerfEvidence) -> dict[str, pd.DataFrame]:
     """Tables 1 to 3, and the pooled numbers of every seed."""
-    pools = join_tables({seed.models[0].seed: pool_summary(seed) for seed in e.seeds if seed.models})
+    pools = join_tables({seed: pool_summary(measured) for seed, measured in e.seeds.items()})
     return {"table1": table_1(), "table2": table_2(), "table3": table_3(e.accuracies), "pools": pools}
 
 
@@ -60,7 +67,7 @@ def pool_summary(e: Measured) -> pd.DataFrame:
     for mode, measured in zip(MODES, (e, e.paper or e), strict=True):
         if "mean" not in measured.tables:
             continue
-        mean, std, lowest = (pick(measured[statistic], like="") for statistic in ("mean", "std", "min"))
+        mean, std, lowest = (measured[statistic] for statistic in ("mean", "std", "min"))
         part = tidy(mean, "mean", mode=mode)
         part["std_over_buckets"] = std.iloc[0][mean.columns].to_numpy()
         part["min"] = lowest.iloc[0][mean.columns].to_numpy()
@@ -84,18 +91,19 @@ def pool_summary(e: Measured) -> pd.DataFrame:
 
 
 def counts(models: Sequence[ModelScores], mode: str) -> pd.DataFrame:
-    """Per condition, pool, metric, method: buckets, worst bucket, images, and images without a score."""
+    """Per condition, pool, metric, method: buckets, those left out, images, those without a score, worst bucket."""
     parts = []
     for model in models:
         for bucket, values in model.by_mode[mode].items():
             part = values.isna().sum().rename("images_without_score").reset_index()
-            part = part.assign(mean=values.mean().to_numpy(), images=len(values), bucket=bucket)
+            part = part.assign(mean=with_enough_scores(values).mean().to_numpy(), images=len(values), bucket=bucket)
             parts.append(part.assign(condition=model.condition, setting=model.setting))
     rows = pd.concat(parts, ignore_index=True)
     members = pool_members(rows["setting"], rows["bucket"])
     every = pd.concat([rows[inside].assign(pool=pool) for pool, inside in members.items()], ignore_index=True)
     summary = every.groupby(KEYS)[["images", "images_without_score"]].sum()
-    summary.insert(0, "buckets", every.groupby(KEYS).size())
+    summary.insert(0, "buckets", every.groupby(KEYS)["mean"].count())
+    summary.insert(1, "buckets_left_out", every.groupby(KEYS).size() - summary["buckets"])
     lowest = every.dropna(subset="mean").sort_values("mean", kind="stable").drop_duplicates(KEYS).set_index(KEYS)
     summary["worst_bucket"] = lowest["setting"] + " " + lowest["bucket"]
     return summary.reset_index()

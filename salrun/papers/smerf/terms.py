@@ -2,7 +2,7 @@
 
 The paper's unit is the *bucket*: a bucket's value is the mean over its images, a setting's or a pool's value the plain
 mean over buckets (error bar: standard deviation over buckets; worst case: the lowest bucket). An image without a score
-(a constant map) is left out and counted.
+(a constant map) is left out and counted; a bucket of which fewer than half of the images have a score is left out.
 
 A *condition* says what differs from the paper's main models (`plain`: black background, the CNN, plain training):
 `noise`, `places`, `alexnet`, `vgg16`, `pgd`, `random` (untrained). Metrics come in two modes: `code` (what the public
@@ -69,7 +69,6 @@ NINE = [m for m in TEN if m != "deeplift_reveal_cancel"]  # what the authors ran
 METRICS = {"pafl": "PAFL", "safl": "SAFL", "pmafl": "PMAFL", "smafl": "SMAFL", "piou": "PIOU", "siou": "SIOU"}
 MODES = ("code", "paper")
 CONDITIONS = ("noise", "places", "alexnet", "vgg16", "pgd", "random")
-COMPARED = (("plain", "noise"), ("plain", "places"), ("plain", "pgd"), ("noise", "places"))
 RECOMMENDED = "recommended"  # the reading of the paper that departs from the recommended one in nothing
 
 Buckets = Mapping[str, tuple[str, ...]]  # setting -> some of its buckets
@@ -101,11 +100,24 @@ MORE_LINES: Lines = {  # Figure 22
     "complex_fr": {"2, 3": ("2", "3"), "8, 9": ("8", "9"), "5, 6": ("5", "6"), "11, 12": ("11", "12")},
 }
 SHOWN = ("12", "11", "8", "9")  # the buckets of Figures 9 and 25, in their order
+SHOWN_LINES = {"8, 9": ("8", "9"), "11, 12": ("11", "12")}
 
 
 def settings_of(name: str) -> tuple[str, ...]:
     """The settings of a pool; a setting is a pool of its own."""
     return POOLS.get(name, (name,))
+
+
+def objects_of(setting: str, bucket: str, role: str) -> list[str]:
+    """The primary or the secondary objects of a bucket; none where the setting does not define it."""
+    return list(reasonings()[setting]["buckets"].get(int(bucket), {}).get(role, ()))
+
+
+@cache
+def buckets_of(setting: str, metric: str) -> tuple[str, ...]:
+    """The buckets of a setting in which a metric is defined: those that have its kind of object."""
+    role = "primary" if metric in ("pafl", "pmafl", "piou") else "secondary"
+    return tuple(b for b in map(str, reasonings()[setting]["buckets"]) if objects_of(setting, b, role))
 
 
 def has_both(setting: pd.Series | pd.Index, bucket: pd.Series | pd.Index) -> list[bool]:

@@ -1,29 +1,47 @@
-"""What Yona & Greenfeld (2021) claim in pictures, as margins. Y1a, Y2a and Y2b are further readings of Y1 and Y2."""
+"""What Yona & Greenfeld (2021) claim in pictures, as signed differences. Y1a, Y2a, Y2b, Y4a are further readings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 
-from salrun.papers.claims import COLUMNS, Evidence, Parts, claim, claims_of, evaluate_claims, parts
-from salrun.papers.evidence import NotTestable
-from salrun.papers.yona.evidence import GBP, HALVES, PAIRS, SANITY, SIMILARITIES, VBP, YonaEvidence, mean_of
-from salrun.papers.yona.tables import ALIKE, CLEARLY, EFFECTS, effect, sensitivity_table
+from salrun.papers.claims import Evidence, Measure, claim, claims_of, parts
+from salrun.papers.verdicts import Verdicts, judge
+from salrun.papers.yona.evidence import (
+    GBP,
+    HALVES,
+    PAIRS,
+    PRIMARY,
+    SHAPES,
+    SIMILARITIES,
+    SMALLER,
+    VBP,
+    YonaEvidence,
+    mean_of,
+)
+from salrun.papers.yona.tables import CLEARLY, EFFECTS, effect
 
-Measure = Callable[[Evidence], Parts]
-HALF = 0.5
-ABOUT = 0.05  # reach of "about one half", and of "no worse"
+BASELINES = ("random", "pretrained")  # of the pairs: not fine-tuned
+BOTH_HALVES = 0.35  # of the mass on each
+NO_WORSE = 0.05
+OTHERS = tuple(measure for measure in SIMILARITIES if measure != "spearman")
+FIGURE_1, ON_SHAPES, ON_PAIRS = "Figure 1, text", "Figures 2, 4, 5", "Figures 3, 6, 7"
 
 
-def pictured(id: str, statement: str) -> Callable[[Measure], Measure]:
+def pictured(id: str, sentence: str, **options: Any) -> Callable[[Measure], Measure]:
     """Register a claim of the paper: it shows all of them in pictures, without a number."""
-    return claim(id, "yona", statement, text=True)
+    return claim(id, "yona", sentence, text=True, **options)
 
 
-def _alike(e: Evidence, model: str, measure: str = "spearman") -> pd.Series:
-    """How alike guided backpropagation's maps of a model and of untrained networks are."""
-    return mean_of(e, HALVES, measure, GBP, model, "random")
+def _alike(e: Evidence, trained: str, untrained: str, measure: str = "spearman") -> pd.Series:
+    """Similarity of guided backprop's maps of a trained and untrained networks, minus that of untrained ones."""
+    return mean_of(e, HALVES, measure, GBP, trained, "random") - mean_of(e, HALVES, measure, GBP, untrained, "random")
+
+
+def _mass(e: Evidence, method: str, model: str, against: str = PRIMARY) -> pd.Series:
+    return mean_of(e, PAIRS, "mass", method, model, against)
 
 
 def _effects(e: Evidence, claim_id: str) -> dict[str, pd.Series]:
@@ -32,86 +50,124 @@ def _effects(e: Evidence, claim_id: str) -> dict[str, pd.Series]:
     return {f"{method} {name}": effect(e, name, method) for method in (GBP, VBP) for name in names}
 
 
-@pictured("Y1", "guided backprop on digits does not tell trained from untrained (Spearman above 0.7)")
-def _(e: Evidence) -> pd.Series:
-    return _alike(e, "digits") - ALIKE
+def _lead(e: Evidence, claim_id: str) -> pd.DataFrame:
+    """How much larger guided than vanilla backprop's effects of a claim are, and how much worse counts as no worse."""
+    names = [name for name, what in EFFECTS.items() if what.claim == claim_id]
+    return parts(**{name: effect(e, name, GBP) - effect(e, name, VBP) + NO_WORSE for name in names})
 
 
 @pictured(
-    "Y1a", "on digits, guided backprop's maps are as like untrained networks' as these are like each other (within 0.1)"
-)
+    "Y1", "guided backpropagation is insensitive to training on the standard task t, digits",
+    place="text, after Adebayo et al. 2018", quantifier="average", unit="similarity", bound=CLEARLY, reads=HALVES,
+    predicate="Spearman of guided maps on digits, trained and untrained - untrained and untrained, within 0.1 of 0",
+)  # fmt: skip
 def _(e: Evidence) -> pd.Series:
-    return _alike(e, "digits") - _alike(e, "digits_random") + CLEARLY
+    return _alike(e, "digits", "digits_random")
 
 
-@pictured("Y2", "guided backprop is sensitive on t~: less like untrained than on digits (Spearman, by 0.1)")
-def _(e: Evidence) -> pd.Series:
-    return _alike(e, "digits") - _alike(e, "halves") - CLEARLY
-
-
-@pictured("Y2a", "Y2 whatever the measure of similarity (Spearman, cosine, SSIM, HOG)")
+@pictured(
+    "Y1a", "guided backpropagation is insensitive to training on t by other measures of similarity",
+    place="text, after Adebayo et al. 2018", unit="similarity", bound=CLEARLY, reads=HALVES,
+    predicate="Y1's difference by cosine, SSIM and HOG, within 0.1 of 0",
+    apart="second reading: other measures of similarity",
+)  # fmt: skip
 def _(e: Evidence) -> pd.DataFrame:
-    return parts(**{m: _alike(e, "digits", m) - _alike(e, "halves", m) - CLEARLY for m in SIMILARITIES})
+    return parts(**{measure: _alike(e, "digits", "digits_random", measure) for measure in OTHERS})
 
 
-@pictured("Y2b", "training on t~ moves the maps to the half that decides (share of mass, by 0.1), guided and vanilla")
+@pictured(
+    "Y2", "guided backpropagation is sensitive to training on the task t~, whether half is deleted",
+    place=FIGURE_1, quantifier="average", unit="similarity", reads=HALVES,
+    predicate="-0.1 - (Spearman of guided maps on t~, trained and untrained - untrained and untrained)",
+)  # fmt: skip
+def _(e: Evidence) -> pd.Series:
+    return -CLEARLY - _alike(e, "halves", "random")
+
+
+@pictured(
+    "Y2a", "guided backpropagation is sensitive to training on t~ by other measures of similarity",
+    place=FIGURE_1, unit="similarity", reads=HALVES, apart="second reading: other measures of similarity",
+    predicate="Y2's difference by cosine, SSIM and HOG",
+)  # fmt: skip
+def _(e: Evidence) -> pd.DataFrame:
+    return parts(**{measure: -CLEARLY - _alike(e, "halves", "random", measure) for measure in OTHERS})
+
+
+@pictured(
+    "Y2b", "training on t~ moves the maps to the half that decides, guided and vanilla", place=FIGURE_1,
+    unit="mass", reads=HALVES, apart="ours: by the share of mass",
+    predicate="share of mass on the half that decides, trained - untrained - 0.1, of each method",
+)  # fmt: skip
 def _(e: Evidence) -> pd.DataFrame:
     return parts(**_effects(e, "Y2b")) - CLEARLY
 
 
-@pictured("Y3", "the shape model looks at the shape, the digit model at the digit, for guided and vanilla backprop")
+@pictured(
+    "Y3", "the shape model looks at the shape, the digit model at the digit, for guided and vanilla backpropagation",
+    place=ON_SHAPES, unit="mass", reads=SHAPES,
+    predicate="mass on the shape, shape - digit model, shape - untrained; on the digit, digit - untrained; each method",
+)  # fmt: skip
 def _(e: Evidence) -> pd.DataFrame:
     return parts(**_effects(e, "Y3"))
 
 
 @pictured(
-    "Y4",
-    "the fine-tuned network looks more at the half that decides than the pretrained; a random one at both (0.5 +- .05)",
-)
+    "Y4", 'random and pretrained networks show "positive saliency for both regions"', place=ON_PAIRS,
+    unit="mass", reads=PAIRS, population="images",
+    predicate="mean share of mass on a half (that decides, the other) - 0.35, of each baseline and method",
+)  # fmt: skip
 def _(e: Evidence) -> pd.DataFrame:
-    random = {m: (mean_of(e, PAIRS, "mass", m, "random", "primary") - HALF).abs() for m in (GBP, VBP)}
-    return parts(**_effects(e, "Y4"), **{f"{m} random about one half": ABOUT - far for m, far in random.items()})
+    """The two halves are the whole image."""
+    decides = {f"{method} {model}": _mass(e, method, model) for method in (GBP, VBP) for model in BASELINES}
+    halves = {f"{name}, half that decides": share for name, share in decides.items()}
+    halves |= {f"{name}, other half": 1 - share for name, share in decides.items()}
+    return parts(**halves) - BOTH_HALVES
 
 
-@pictured("Y5", "guided backprop is no worse than vanilla in the effects of Y2, Y3 and Y4 (by at most 0.05)")
+@pictured(
+    "Y4a", 'random and pretrained networks show "positive saliency for both regions" of every image', place=ON_PAIRS,
+    unit="mass", reads=PAIRS, population="images", apart="second reading: the half with less mass, image by image",
+    predicate="mean over images of the smaller half's share of mass - 0.35, of each baseline and method",
+)  # fmt: skip
 def _(e: Evidence) -> pd.DataFrame:
-    lead = {}
-    for name, what in EFFECTS.items():
-        if what.claim:
-            try:
-                lead[name] = effect(e, name, GBP) - effect(e, name, VBP) + ABOUT
-            except NotTestable:
-                continue
-    if not lead:
-        raise NotTestable("needs an experiment of Y2, Y3 or Y4 with both methods")
-    return parts(**lead)
+    smaller = {f"{method} {model}": _mass(e, method, model, SMALLER) for method in (GBP, VBP) for model in BASELINES}
+    return parts(**smaller) - BOTH_HALVES
 
 
-def sensitivity_rows(e: Evidence, models: pd.DataFrame) -> pd.DataFrame:
-    """The verdict on every method of a run of sanity checks, in the form of claims; no paper speaks of them."""
-    rows = []
-    table = sensitivity_table(e, models)
-    for row in table[table["test"].isin(["weights", "task"])].to_dict("records"):
-        span = f"{row['value']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
-        gain = f"{row['margin']:+.2f} [{row['margin_low']:+.2f}, {row['margin_high']:+.2f}]"
-        said = {
-            "weights": f"{row['method']}: Spearman of the maps with those of re-initialised networks {span}",
-            "task": f"{row['method']}: mass on the object that decides {span}, of which by training {gain}",
-        }
-        claimed = {"id": f"{row['method']}/{row['test']}", "paper": "yona", "statement": said[row["test"]]}
-        claimed |= {"measured": row["margin"], "ci_low": row["margin_low"], "ci_high": row["margin_high"]}
-        claimed["holds"] = {"sensitive": "yes", "insensitive": "no"}.get(row["verdict"], "uncertain")
-        reason = f"CI over {e.basis(None).images} images of one model"
-        rows.append({**claimed, "verdict": row["verdict"], "reason": reason})
-    return pd.DataFrame(rows, columns=COLUMNS)
+@pictured(
+    "Y4b", "the fine-tuned network focuses on the relevant half", place=ON_PAIRS,
+    unit="mass", reads=PAIRS, population="images",
+    predicate="share of mass on the half that decides, fine-tuned - pretrained, - random, of each method",
+)  # fmt: skip
+def _(e: Evidence) -> pd.DataFrame:
+    return parts(**_effects(e, "Y4b"))
 
 
-def claims(e: YonaEvidence) -> pd.DataFrame:
-    """The verdict on every claim, and on every method that went through the sanity checks (of the first seed)."""
-    experiments = set(e.values["experiment"])
-    verdicts = []
-    if experiments - {SANITY}:
-        verdicts.append(evaluate_claims(claims_of("yona"), list(e.draws.values())))
-    if SANITY in experiments:
-        verdicts.append(sensitivity_rows(next(iter(e.draws.values())), e.models))
-    return pd.concat(verdicts, ignore_index=True)
+@pictured(
+    "Y5.halves", "guided is no worse than vanilla backpropagation under the task-aware test: deleted halves",
+    place=FIGURE_1, unit="similarity", reads=HALVES,
+    predicate="similarity lost by training on t~, guided - vanilla + 0.05",
+)  # fmt: skip
+def _(e: Evidence) -> pd.DataFrame:
+    return _lead(e, "Y2")
+
+
+@pictured(
+    "Y5.shapes", "guided is no worse than vanilla backpropagation under the task-aware test: shapes",
+    place=ON_SHAPES, unit="mass", reads=SHAPES, predicate="each effect of Y3, guided - vanilla + 0.05",
+)  # fmt: skip
+def _(e: Evidence) -> pd.DataFrame:
+    return _lead(e, "Y3")
+
+
+@pictured(
+    "Y5.pairs", "guided is no worse than vanilla backpropagation under the task-aware test: pairs", place=ON_PAIRS,
+    unit="mass", reads=PAIRS, population="images", predicate="each effect of Y4b, guided - vanilla + 0.05",
+)  # fmt: skip
+def _(e: Evidence) -> pd.DataFrame:
+    return _lead(e, "Y4b")
+
+
+def claims(e: YonaEvidence) -> Verdicts:
+    """The verdict on every claim; sanity checks of methods that the paper does not speak of are a table."""
+    return judge(claims_of("yona"), e.draws)

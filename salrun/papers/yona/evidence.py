@@ -4,10 +4,10 @@ A method passes the original test (Adebayo et al. 2018) if its maps change when 
 untrained one, M'. The paper's point: on a task t whose evidence is all that there is to see (digits), they need not
 change; on a task t~ where only a part decides they must. So the same methods are tested on both.
 
-Names: VBP and GBP are vanilla and guided backpropagation. A mean over images is addressed by experiment, quantity
-(a similarity of maps between two models, `mass` on an object, its `chance` level, `lambda`), method, model, and what
-the model is held against: another model, or an object. Which experiment a run is, and what its models are called, is
-decided by their facts (tables/cells.csv), not by their names.
+Names: VBP and GBP are vanilla and guided backpropagation. A mean over images (and over untrained copies) is addressed
+by experiment, quantity (a similarity of maps between two models, `mass` on an object, its `chance` level, `lambda`),
+method, model, and what the model is held against: another model, or an object. Which experiment a run is, and what its
+models are called, is decided by their facts (tables/cells.csv), not by their names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import pandas as pd
 from salrun.errors import SalrunError
 from salrun.papers.claims import Basis, Evidence
 from salrun.papers.evidence import means, of_paper, pick, tidy
+from salrun.papers.verdicts import WRITTEN_ON
 from salrun.results.maps import OWN, KeptMaps
 from salrun.results.run import Run
 from salrun.stats.bootstrap import DRAWS
+from salrun.stats.conjunction import ENOUGH
 
 HALVES, SHAPES, PAIRS = "yona_mnist_halves", "yona_mnist_shapes", "yona_tinyimagenet_pairs"
 SANITY = "yona_sanity_checks"
@@ -38,10 +40,13 @@ DATA |= dict.fromkeys(("tinyimagenet_pairs", "cifar10_pairs", "imagenet_pairs"),
 METRICS = ("map_similarity", "mass_share", "causal_quantity")
 VBP, GBP = "gradient", "guided_backprop"
 LABELS = {VBP: "VBP", GBP: "GBP"}
+PRIMARY, SMALLER = "primary", "smaller half"  # objects: the half that decides; of a pair, the half with less mass
 SIMILARITIES = ("spearman", "cosine", "ssim", "hog")
 LEVELS = ["experiment", "quantity", "method", "model", "against"]
 NAMED = ["cell", "metric", "mode", "score"]  # what tells the quantities of a run's table apart
 FACTS = ["dataset.kind", *(f"model.{f}" for f in ("randomised", "top", "share", "copy", "starts_from", "task.kind"))]
+EXPLAINED = "dataset.explained_seed"
+DRAWS_OF_MANY = 200  # where the models' spread decides, and that over images is its lower bound
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,9 @@ class YonaEvidence:
 def read(run: Run, draws: int = DRAWS) -> YonaEvidence:
     """The evidence of a run, or of runs of several experiments that were collected."""
     models = named_models(of_paper(run, "yona"))
-    values = quantities(run.scores, run.metrics, models)
-    by_seed = {}
-    for seed, rows in values.groupby("seed", sort=True):
-        tables = []
-        for _, part in rows.groupby("experiment", sort=True):
-            wide = part.groupby(["image_id", *LEVELS])["value"].mean().unstack(LEVELS).sort_index(axis=1)
-            tables.append((means(wide, draws), len(wide)))
-        joined = pd.concat([table for table, _ in tables], axis=1)
-        by_seed[int(str(seed))] = Evidence({"mean": joined}, {None: Basis(min(n for _, n in tables))})
+    values = with_smaller_half(unseen(quantities(run.scores, run.metrics, models), models))
+    few = min(draws, DRAWS_OF_MANY) if values["seed"].nunique() >= ENOUGH else draws
+    by_seed = {int(str(seed)): evidence_of(rows, models, few) for seed, rows in values.groupby("seed", sort=True)}
     maps: dict[str, KeptMaps] = {}
     for kept in sorted(run.maps, key=lambda kept: kept.facts["seed"]):
         if kept.cell() in models.index:
@@ -87,12 +86,50 @@ def read(run: Run, draws: int = DRAWS) -> YonaEvidence:
     return YonaEvidence(by_seed, values, models, maps)
 
 
+def evidence_of(rows: pd.DataFrame, models: pd.DataFrame, draws: int) -> Evidence:
+    """The table `mean` of one seed, and what its experiments rest on."""
+    models = models[models["seed"] == rows["seed"].iloc[0]]
+    tables, bases = [], {}
+    for experiment, part in rows.groupby("experiment", sort=True):
+        wide = part.groupby(["image_id", *LEVELS])["value"].mean().unstack(LEVELS).sort_index(axis=1)
+        tables.append(means(wide, draws))
+        kind = models.loc[models["experiment"] == experiment, "dataset.kind"].iloc[0]
+        other = experiment == PAIRS and kind != "tinyimagenet_pairs"
+        bases[experiment] = Basis(len(wide), reading=f"pairs of {kind.removesuffix('_pairs')}" if other else "")
+    explained = explained_seeds(models)
+    own = sorted(set(explained.values()))
+    images = own[0] if len(own) == 1 else tuple(own) or None
+    fresh = explained.get(PAIRS, WRITTEN_ON) != WRITTEN_ON
+    return Evidence({"mean": pd.concat(tables, axis=1)}, bases, images=images, fresh=fresh)
+
+
+def explained_seeds(models: pd.DataFrame) -> dict[str, int]:
+    """By experiment of one seed: the seed that chose the explained images, where the run says so."""
+    known = models[["experiment", EXPLAINED]].dropna()
+    return dict(zip(known["experiment"], known[EXPLAINED].astype(int), strict=True))
+
+
+def unseen(values: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """Fresh replicates without the pairs that replicate 0, where it is there, explains too."""
+    of_pairs = values["experiment"] == PAIRS
+    seen = values.loc[of_pairs & (values["seed"] == WRITTEN_ON), "image_id"].unique()
+    fresh = models.loc[(models["experiment"] == PAIRS) & (models[EXPLAINED].fillna(WRITTEN_ON) != WRITTEN_ON), "seed"]
+    return values[~(of_pairs & values["seed"].isin(fresh) & values["image_id"].isin(seen))]
+
+
+def with_smaller_half(values: pd.DataFrame) -> pd.DataFrame:
+    """Beside the share of mass on the half of a pair that decides, that on the half with less: the halves make up 1."""
+    shares = values[(values["experiment"] == PAIRS) & (values["quantity"] == "mass") & (values["against"] == PRIMARY)]
+    smaller = shares["value"].where(shares["value"] < 0.5, 1 - shares["value"])
+    return pd.concat([values, shares.assign(against=SMALLER, value=smaller)], ignore_index=True)
+
+
 # -- models, by their facts --------------------------------------------------------------------------------------------
 
 
 def named_models(cells: pd.DataFrame) -> pd.DataFrame:
     """The models by cell, as the paper calls them, and their experiments; one model and its others per experiment."""
-    facts = cells.reindex(columns=["cell", "experiment", "dataset", "model", "seed", "role", *FACTS])
+    facts = cells.reindex(columns=["cell", "experiment", "dataset", "model", "seed", "role", EXPLAINED, *FACTS])
     facts = facts.rename(columns={"experiment": "called"}).set_index("cell")
     parts = []
     for _, part in facts.groupby(["called", "seed"]):
@@ -146,7 +183,12 @@ def quantities(scores: pd.DataFrame, metrics: Sequence[Mapping[str, Any]], model
     if rows.empty:
         raise SalrunError(f"these scores hold none of {', '.join(TRAINED)} with map_similarity or mass_share")
     kinds = rows[NAMED].drop_duplicates(ignore_index=True)
-    meanings = [meaning(kind, metrics, models) for kind in kinds.to_dict("records")]
+    options: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for asked in metrics:
+        options.setdefault((asked["metric"], asked["mode"]), []).append(asked["options"])
+    by_cell = models.to_dict("index")
+    by_role = {(model["experiment"], model["seed"], model["role"]): model for model in by_cell.values()}
+    meanings = [meaning(kind, options, by_cell[kind["cell"]], by_role) for kind in kinds.to_dict("records")]
     kinds[["experiment", "quantity", "model", "against", "copy"]] = meanings
     table = rows[[*NAMED, "seed", "method", "image_id", "value"]].merge(kinds, on=NAMED)
     identity = ["seed", *LEVELS, "copy", "image_id"]
@@ -155,19 +197,26 @@ def quantities(scores: pd.DataFrame, metrics: Sequence[Mapping[str, Any]], model
     return table[[*identity, "value"]]
 
 
-def meaning(kind: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], models: pd.DataFrame) -> tuple[str, ...]:
-    """Experiment, quantity, model, what that is held against, and which copies they are, of a kind of score (NAMED)."""
-    metric, score, model = kind["metric"], kind["score"], models.loc[kind["cell"]]
-    others = models[(models["experiment"] == model["experiment"]) & (models["seed"] == model["seed"])].set_index("role")
+def meaning(
+    kind: Mapping[str, Any],
+    options: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+    model: Mapping[Any, Any],
+    others: Mapping[tuple[Any, ...], Mapping[Any, Any]],
+) -> tuple[str, ...]:
+    """Experiment, quantity, model, what that is held against, and which copies they are, of a kind of score (NAMED).
+
+    `options` by metric and mode; `others` by experiment, seed and role.
+    """
+    metric, mode, score = kind["metric"], kind["mode"], kind["score"]
     meanings = set()
-    for options in (m["options"] for m in metrics if (m["metric"], m["mode"]) == (metric, kind["mode"])):
+    for asked in options.get((metric, mode), ()):
         if metric == "mass_share":
-            meanings.add((score or "mass", model["name"], options["role"], model["copy"]))
+            meanings.add((score or "mass", model["name"], asked["role"], model["copy"]))
             continue
-        role = options["other"] if metric == "map_similarity" else next(iter(options["untrained"].values()))
-        if role not in others.index:  # these options are of another of the runs that were collected
+        role = asked["other"] if metric == "map_similarity" else next(iter(asked["untrained"].values()))
+        other = others.get((model["experiment"], model["seed"], role))
+        if other is None:  # these options are of another of the runs that were collected
             continue
-        other = others.loc[role]
         if metric == "map_similarity":
             same_task = other["drawn"] and other["task"] == model["task"]
             compared = (score, model["name"], other["drawn"] if same_task else other["name"])
@@ -177,7 +226,7 @@ def meaning(kind: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], model
         meanings.add((*compared, f"{model['copy']}-{other['copy']}"))
     if len(meanings) != 1:
         fault = "differs between the runs" if meanings else "is not said"
-        raise SalrunError(f"what {metric} {kind['mode']} compares {fault}: collect runs of one configuration")
+        raise SalrunError(f"what {metric} {mode} compares {fault}: collect runs of one configuration")
     return (model["experiment"], *meanings.pop())
 
 

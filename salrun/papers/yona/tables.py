@@ -27,8 +27,8 @@ class Effect(NamedTuple):
 
 
 EFFECTS = {
-    "halves: maps change more on t~ than on t": Effect(
-        "Y2", HALVES, "spearman", ("digits", "random"), ("halves", "random")
+    "halves: similarity of maps lost by training on t~": Effect(
+        "Y2", HALVES, "spearman", ("random", "random"), ("halves", "random")
     ),
     "halves: mass on the half, trained - untrained": Effect(
         "Y2b", HALVES, "mass", ("halves", "primary"), ("random", "primary")
@@ -43,10 +43,10 @@ EFFECTS = {
         "Y3", SHAPES, "mass", ("digits", "secondary"), ("digits_random", "secondary")
     ),
     "pairs: mass on the half that decides, fine-tuned - pretrained": Effect(
-        "Y4", PAIRS, "mass", ("finetuned", "primary"), ("pretrained", "primary")
+        "Y4b", PAIRS, "mass", ("finetuned", "primary"), ("pretrained", "primary")
     ),
     "pairs: mass on the half that decides, fine-tuned - random": Effect(
-        "", PAIRS, "mass", ("finetuned", "primary"), ("random", "primary")
+        "Y4b", PAIRS, "mass", ("finetuned", "primary"), ("random", "primary")
     ),
 }
 

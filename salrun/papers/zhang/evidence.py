@@ -1,12 +1,17 @@
 """What a run, or several collected ones, say in the terms of Zhang, Torres, Hermanns (ACML 2024): see names.py.
 
 A setting is what a run measured, after its facts: `fidelity`, `robustness`, `transforms`, or a target of Table 2.
+
+The network is pretrained, so claims are about its images: they read those that were not explained when the predicates
+were written (all but seen.csv's) where there are enough of them. Tables and figures show all images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,15 +19,31 @@ import pandas as pd
 
 from salrun.errors import SalrunError
 from salrun.papers.claims import Basis, Evidence
-from salrun.papers.evidence import estimate_and_draws, means, one_model, pick, printed, published
-from salrun.papers.zhang.names import CLEAN, CLOSE, COLUMNS, CORRELATED, FAMILIES, MASKED, METHODS, TARGETS, TRANSFORMS
+from salrun.papers.evidence import means, one_model, pick, printed, published
+from salrun.papers.zhang.names import (
+    CLEAN,
+    COLUMNS,
+    CORRELATED,
+    FAMILIES,
+    FIDELITY,
+    MASKED,
+    METHODS,
+    REAL,
+    REFLECTED,
+    ROBUSTNESS,
+    TARGETS,
+    TRANSFORMS,
+)
+from salrun.papers.zhang.single_images import correlations, effects, shared_worst, with_sparseness
 from salrun.results.maps import OWN, KeptMaps
 from salrun.results.run import Run
 from salrun.stats.bootstrap import DRAWS
-from salrun.stats.reliability import spearman_draws
 
 CORRELATION_DRAWS = 2_000
 ENOUGH = 10  # images: a bootstrap of fewer knows too few other samples
+PAPERS_OWN = ("imagenet", "resnet50")  # what the printed numbers are about
+PRINTED = {"fidelity": "Table 1", "targets": "Table 2", "robustness": "Table 3", "transforms": "Table 4"}
+EFFECTS = {"fidelity": FIDELITY, "robustness": ROBUSTNESS}  # whose differences between methods are sized
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,7 @@ class SeedEvidence:
     about: str
     frames: Mapping[str, pd.DataFrame]  # table -> images x (target or transform, metric, method)
     means: Mapping[str, pd.DataFrame]  # table -> estimates and draws of the frame's columns
-    claims: Evidence  # the same over the images that all methods explain
+    claims: Evidence  # what the claims read, over images that all methods of a table explain
     settings: Mapping[str, Sequence[str]]  # table -> the settings it rests on
     variations: Mapping[tuple[str, str], pd.DataFrame]  # (transform, strength) -> images x (metric, method)
     probability: pd.Series  # of the class explained, by setting, transform, strength and image
@@ -141,7 +162,10 @@ def _of_seed(seed: int, cells: pd.DataFrame, rows: pd.DataFrame, curves: pd.Data
     maps = flags.groupby([*place, "method", "image_id"])[["scored", "constant"]].any().reset_index()
     settings = {name: [name] for name in ("fidelity", "robustness", "transforms")}
     settings["targets"] = [*TARGETS, *([] if "label" in plain else ["fidelity"])]
-    claims = _for_claims(frames, whole, probability, draws)
+    claims = _for_claims(frames, whole, probability, draws, seen_images(str(first["dataset"])))
+    claims = replace(claims, images=_explained_seed(cells))
+    if (first["dataset"], first["model"]) == PAPERS_OWN:
+        claims = with_printed(claims)
     return SeedEvidence(seed, about, frames, whole, claims, settings, varied, probability, maps)
 
 
@@ -158,7 +182,7 @@ def _frames(
         if label_explained:
             targets.setdefault("label", plain["fidelity"])
         frames["targets"] = _beside(targets, "target")
-    transforms = {t: [frame for (other, _), frame in varied.items() if other == t] for t in TRANSFORMS}
+    transforms = {t: [frame for (other, _), frame in varied.items() if other == t] for t in (*TRANSFORMS, REFLECTED)}
     averaged = {t: pd.concat(each).groupby(level=0).mean() for t, each in transforms.items() if each}
     if averaged:
         clean = varied.get((CLEAN, ""), plain.get("fidelity"))
@@ -181,51 +205,87 @@ def common(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame.notna().T.groupby("method").any().T.all(axis=1)]
 
 
+def shared_means(e: SeedEvidence, of: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
+    """Means over the images that all of these methods explain, as far as they are there; empty without the table."""
+    if of not in e.frames:
+        return pd.DataFrame()
+    frame = e.frames[of]
+    shared = common(frame.loc[:, frame.columns.get_level_values("method").isin(methods)])
+    return _means(shared, frame, e.means[of])
+
+
+def _means(some: pd.DataFrame, frame: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
+    """Means over some images and columns of a frame, given those over all of it; fewer than ENOUGH have no draws."""
+    if len(some) < ENOUGH:
+        return means(some, 0)
+    return whole[some.columns] if len(some) == len(frame) else means(some, len(whole) - 1)
+
+
+def seen_images(dataset: str) -> list[str]:
+    """The images of a data set that had been explained when the predicates were written: papers/zhang/seen.csv."""
+    with resources.files("salrun.papers.zhang").joinpath("seen.csv").open() as text:
+        table = pd.read_csv(text)
+    return table.loc[table["dataset"] == dataset, "image_id"].to_list()
+
+
+def _explained_seed(cells: pd.DataFrame) -> int | None:
+    """The seed that chose the explained images; None where it is not said or they differ."""
+    seeds = cells["dataset.explained_seed"].unique() if "dataset.explained_seed" in cells else []
+    return int(seeds[0]) if len(seeds) == 1 and not pd.isna(seeds[0]) else None
+
+
+def with_printed(e: Evidence) -> Evidence:
+    """Evidence about the paper's network has its tables also by the names that they have in the paper."""
+    named = {title: e.tables[name] for name, title in PRINTED.items() if name in e.tables}
+    return replace(e, tables={**e.tables, **named})
+
+
 def _for_claims(
-    frames: Mapping[str, pd.DataFrame], whole: Mapping[str, pd.DataFrame], probability: pd.Series, draws: int
+    frames: Mapping[str, pd.DataFrame],
+    whole: Mapping[str, pd.DataFrame],
+    probability: pd.Series,
+    draws: int,
+    seen: Sequence[str],
 ) -> Evidence:
     """What the claims read, over the images that all methods of a table explain; fewer than ENOUGH have no draws.
 
-    `close` has the fidelity of the methods that metrics hardly tell apart, over the images that all of those explain.
+    Only images not seen before where every table that has ENOUGH images (else every table) has ENOUGH of them or no
+    other; otherwise all.
     """
-    tables, bases = {}, {}
-    for name, frame in frames.items():
-        shared = common(frame)
-        n = len(shared)
-        table = whole[name] if n == len(frame) else means(shared, draws)
-        tables[name] = table if n >= ENOUGH else table.iloc[:1]
-        note = f"only the images that all methods explain, of {len(frame)}" if n < len(frame) else ""
-        bases[name] = Basis(n, note=note)
-    if "fidelity" not in frames:
-        return Evidence(tables, bases)
-    frame, n = frames["fidelity"], bases["fidelity"].images
-    close = common(frame.loc[:, frame.columns.get_level_values("method").isin(CLOSE)])
-    if len(close) >= ENOUGH:
-        tables["close"] = tables["fidelity"][close.columns] if len(close) == n else means(close, draws)
+    used = {name: common(frame) for name, frame in frames.items()}
+    unseen = {name: frame[~frame.index.isin(seen)] for name, frame in used.items()}
+    large = [name for name, frame in used.items() if len(frame) >= ENOUGH] or list(used)
+    fresh = all(len(unseen[name]) >= min(ENOUGH, len(used[name])) for name in large)
+    tables: dict[str, pd.DataFrame] = {}
+    bases: dict[str, Basis] = {}
+    for name, frame in (unseen if fresh else used).items():
+        tables[name] = _means(frame, frames[name], whole[name])
+        kept, n = "new images" if len(frame) < len(used[name]) else "images", len(frames[name])
+        note = "" if len(frame) == n else f"only the {kept} that all methods explain, of {n}"
+        more = {}
+        if name in EFFECTS:
+            more[f"{name} effects"] = effects(frame, tables[name], EFFECTS[name])
+        if name == "fidelity":
+            more |= _of_single_images(frame, probability, draws)
+        tables |= more
+        bases |= dict.fromkeys((name, *more), Basis(len(frame), note=note))
+    return Evidence(tables, bases, fresh=fresh)
+
+
+def _of_single_images(frame: pd.DataFrame, probability: pd.Series, draws: int) -> dict[str, pd.DataFrame]:
+    """Fidelity image by image: its relation to p_c and to sparseness, and the worst images; as far as it is there."""
+    draws = draws if len(frame) >= ENOUGH else 0
+    tables = {}
     scores = with_metrics(frame, list(CORRELATED))
     if scores.shape[1] and "fidelity" in probability.index.get_level_values("setting"):
         p = probability.loc["fidelity"].droplevel(["transform", "strength"])
-        tables["correlation"] = correlations(scores, p, min(draws, CORRELATION_DRAWS) if n >= ENOUGH else 0)
-        bases["correlation"] = Basis(n)
-    return Evidence(tables, bases)
-
-
-def correlations(scores: pd.DataFrame, p: pd.Series, draws: int) -> pd.DataFrame:
-    """Spearman over images between p_c and AG, AD, I, D (the metrics themselves, not 100 minus them), by method."""
-    named = [CORRELATED[metric] for metric in scores.columns.get_level_values("metric")]
-    columns = pd.MultiIndex.from_arrays(
-        [[name for name, *_ in named], scores.columns.get_level_values("method")], names=["metric", "method"]
-    )
-    first = scores.to_numpy() * [sign for _, sign, _ in named]
-    second = np.repeat(p.reindex(scores.index).to_numpy()[:, None], len(named), axis=1)
-    estimate = [_spearman(a, b) for a, b in zip(first.T, second.T, strict=True)]
-    return estimate_and_draws(estimate, spearman_draws(first, second, np.random.default_rng(0), draws), columns)
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """NaN where one of the two does not vary."""
-    ranks = pd.DataFrame({"a": a, "b": b}).dropna().rank()
-    return ranks["a"].corr(ranks["b"], min_periods=3) if ranks.nunique().min() > 1 else np.nan
+        tables["correlation"] = correlations(scores, p, min(draws, CORRELATION_DRAWS))
+    if set(product(("AI", "ADb", "Sparseness"), REAL)) <= set(frame):
+        tables["sparseness"] = with_sparseness(frame, ("AI", "ADb"), draws)
+    complete = with_metrics(frame, ["I", "Db"]).dropna()
+    if set(product(("I", "Db"), METHODS)) <= set(frame) and len(complete):
+        tables["worst image"] = shared_worst(complete, draws)
+    return tables
 
 
 # -- published --------------------------------------------------------------------------------------------------------
@@ -252,8 +312,9 @@ def published_evidence(corrected: bool = False) -> Evidence:
         keys = [key for key in ("target", "transform", "metric", "method") if key in table]
         if corrected and "corrected" in table:
             table = table.assign(printed=table["corrected"].fillna(table["printed"]))
-        tables[name] = printed(table.set_index(keys)["printed"])
-    return Evidence(tables)
+        error = table["metric"].map({metric: 0.5 * 10.0**-column.digits for metric, column in COLUMNS.items()})
+        tables[name] = printed(table.set_index(keys)["printed"], error)
+    return with_printed(Evidence(tables))
 
 
 # -- quantities that claims and tables share --------------------------------------------------------------------------
@@ -265,10 +326,12 @@ def by_method(table: pd.DataFrame, metric: str, methods: Sequence[str] = METHODS
     return pick(table, metric=metric, **levels, method=methods)[methods]  # methods last: a target may have fewer
 
 
-def by_family(values: pd.DataFrame) -> pd.DataFrame:
-    """Means over the methods of each family, as far as they are there; Fake-CAM is in none."""
-    there = {family: [m for m in members if m in values] for family, members in FAMILIES.items()}
-    return pd.DataFrame({family: values[members].mean(axis=1) for family, members in there.items() if members})
+def by_family(values: pd.DataFrame, families: Mapping[str, Sequence[str]] = FAMILIES) -> pd.DataFrame:
+    """Means over the methods of each family, as far as they are there; Fake-CAM is in none of the paper's."""
+    there = {family: [m for m in members if m in values] for family, members in families.items()}
+    return pd.DataFrame(
+        {family: values[members].mean(axis=1, skipna=False) for family, members in there.items() if members}
+    )
 
 
 def lead(values: pd.DataFrame, of: str) -> pd.Series:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from salrun.papers.zhang.evidence import SeedEvidence
 from salrun.papers.zhang.names import COLUMNS, CONTROLLED, LABELS
+from salrun.results.claims import NOT_TESTED
 from salrun.results.run import Run
 
 BUDGETS = {  # what a method's cost and noise depend on
@@ -20,7 +21,6 @@ BUDGETS = {  # what a method's cost and noise depend on
     "iba": ["steps", "copies", "fit_images"],
 }
 UNSAID = ("_target_", "direction", "target")
-TWO_DIGITS = ("Mono", "MS", "AS", "MS fixed", "AS fixed")
 
 Protocol = Mapping[str, Mapping[str, str]]
 
@@ -64,6 +64,19 @@ def _listed(specs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
     return listed
 
 
+def others_agree(first: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.Series:
+    """By claim `2 of 3`: how many other networks, of those that can test it, say what the first one says.
+
+    The tables are claims.csv by id; empty where the first decides nothing or no other can test it.
+    """
+    said = {}
+    for id, answer in first["answer"].items():
+        found = [table["answer"].get(id, NOT_TESTED) for table in others.values()]
+        tested = [other for other in found if other != NOT_TESTED]
+        said[id] = f"{tested.count(answer)} of {len(tested)}" if tested and answer in ("yes", "no") else ""
+    return pd.Series(said, dtype=str)
+
+
 def column_names(table: pd.DataFrame) -> pd.Series:
     """The names in COLUMNS of a table's rows: its metrics, with the view where that is one of the controls."""
     if "view" not in table:
@@ -100,7 +113,7 @@ def page(title: str, table: pd.DataFrame, e: SeedEvidence, flat: Sequence[str], 
 
 
 def _cell_text(row: pd.Series, metric: str) -> str:
-    digits = 2 if metric in TWO_DIGITS else 1
+    digits = COLUMNS[metric].digits
     text = "-" if np.isnan(row["value"]) else f"{row['value']:.{digits}f}"
     printed = row.get("published", np.nan)
     doubt = "" if pd.isna(row.get("corrected", np.nan)) else f"; {row['corrected']:g}?"

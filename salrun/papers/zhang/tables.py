@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from salrun.papers import Page
-from salrun.papers.claims import Margin
 from salrun.papers.evidence import interval, join_tables, pick, tidy
 from salrun.papers.zhang.evidence import (
     SeedEvidence,
@@ -21,6 +20,7 @@ from salrun.papers.zhang.evidence import (
     published_evidence,
     published_tables,
     second,
+    shared_means,
     with_metrics,
 )
 from salrun.papers.zhang.names import (
@@ -33,18 +33,24 @@ from salrun.papers.zhang.names import (
     FIDELITY,
     MASKED,
     METHODS,
+    RANDOM_TIES,
+    REFLECTED,
     TARGETS,
     TRANSFORMS,
 )
 from salrun.papers.zhang.pages import column_names, constant_maps, page, protocol
+from salrun.stats import conjunction
 
 MEANS = {  # name -> the frame it shows columns of, and which
-    "table1": ("fidelity", FIDELITY),
+    "table1": ("fidelity", [*FIDELITY, *RANDOM_TIES.values()]),
     "table2": ("targets", MASKED),
     "table3": ("robustness", ["MS", "AS", "MS fixed", "AS fixed", "Sparseness", "Complexity", "EC"]),
     "table4": ("transforms", MASKED),
     "controls": ("fidelity", list(CONTROLLED)),
-    "further": ("fidelity", ["AG clipped", "LA", "Complete"]),  # what the paper defines or mentions without a table
+    "further": (
+        "fidelity",
+        ["AG clipped", "LA", "Complete", "Residual"],
+    ),  # what the paper defines or mentions without a table
 }
 TITLES = {  # of those that have a page for readers
     "table1": "Table 1: fidelity",
@@ -53,6 +59,7 @@ TITLES = {  # of those that have a page for readers
     "table4": "Table 4: fidelity under transforms, mean over their variations",
     "controls": "Controls: AI, ADb, AG with all maps equally bright",
 }
+SHOWN = [*TRANSFORMS, REFLECTED]
 CONCLUSIONS = {  # about AI, ADb and AG: do they outlive maps of equal brightness?
     "gradient methods have the lowest family mean": lambda values: lead(-by_family(values), "gradient"),
     "CAM methods have the highest family mean": lambda values: lead(by_family(values), "CAM"),
@@ -104,7 +111,7 @@ def means_table(name: str, e: SeedEvidence, falling: Collection[str] = ()) -> pd
         printed = published_tables()[of].rename(columns={"printed": "published"})
         printed["published_rank"] = _ranks(printed, "published", keys[:-1], falling)
         rows = rows.merge(printed, how="left", on=keys)
-    place = {value: k for k, value in enumerate([*TARGETS, CLEAN, *TRANSFORMS, *COLUMNS, *METHODS])}
+    place = {value: k for k, value in enumerate([*TARGETS, CLEAN, *SHOWN, *COLUMNS, *METHODS])}
     rows = rows.sort_values(keys, key=lambda s: s.map(place).fillna(len(place)), kind="stable", ignore_index=True)
     if name != "controls":
         return rows
@@ -127,9 +134,9 @@ def discrimination_table(e: SeedEvidence) -> pd.DataFrame:
 
     Over the images that all of them explain; none where those are too few.
     """
-    table, rows = e.claims.tables.get("close", pd.DataFrame()), []
+    table, rows = shared_means(e, "fidelity", CLOSE), []
     published = published_evidence()["fidelity"]
-    for metric in FIDELITY:
+    for metric in FIDELITY if len(table) > 1 else []:
         present = [m for m in CLOSE if (metric, m) in table]
         if len(present) < 2:
             continue
@@ -156,11 +163,11 @@ def calibration_table(e: SeedEvidence) -> pd.DataFrame:
         return pd.DataFrame()
     insertion = pick(published_evidence()["transforms"], metric="I", method="fake_cam").iloc[0]
     rows = []
-    for transform in TRANSFORMS:
+    for transform in SHOWN:
         each = {s: part.reindex(clean.index).dropna() for (_, t, s), part in p.items() if t == transform}
         for strength, part in (each | ({"all": pd.concat(each.values())} if each else {})).items():
             mean, reference = part.mean(), clean[part.index].mean()
-            printed = insertion[transform] / insertion[CLEAN] if strength == "all" else np.nan
+            printed = insertion.get(transform, np.nan) / insertion[CLEAN] if strength == "all" else np.nan
             rows.append((transform, strength, len(part), mean, mean / reference, printed))
     return pd.DataFrame(rows, columns=["transform", "variation", "n", "mean_p", "ratio", "published"])
 
@@ -170,7 +177,7 @@ def variations_table(e: SeedEvidence) -> pd.DataFrame:
     columns = ["transform", "variation", "metric", "method", "value"]
     parts = [
         with_metrics(frame, MASKED).mean().rename("value").reset_index().assign(transform=transform, variation=strength)
-        for transform in TRANSFORMS
+        for transform in SHOWN
         for (of, strength), frame in e.variations.items()
         if of == transform
     ]
@@ -182,18 +189,19 @@ def brightness_table(e: SeedEvidence) -> pd.DataFrame:
 
     Of the methods at hand, over the images that all of them explain; families are compared as far as they are there.
     """
-    table, rows = e.claims.tables.get("fidelity", pd.DataFrame()), []
+    table, rows = shared_means(e, "fidelity"), []
     names = {pair: name for name, pair in CONTROLLED.items()}
     for (said, margin_of), metric, view in product(CONCLUSIONS.items(), MASKED[:3], ["minmax", *CONTROLS]):
         name = names[metric, view]
         present = [m for m in METHODS if (name, m) in table and table[name, m].notna().iloc[0]]
         if not {"fake_cam", "gradient", "grad_cam"} <= set(present):
             continue
-        margins = margin_of(by_method(table, name, present)).to_frame()
-        low, high = (float(np.squeeze(end)) for end in interval(margins))
-        margin = Margin(float(margins.iloc[0, 0]), low, high)
-        holds = "uncertain" if np.isnan(low) else margin.holds
-        rows.append((said, metric, view, len(present), margin.value, low, high, holds))
+        margin, *draws = margin_of(by_method(table, name, present))
+        low, high, holds = np.nan, np.nan, "uncertain"
+        if draws:
+            parts = conjunction.over_images(margin, draws)
+            low, high, holds = parts.low[0], parts.high[0], conjunction.decide(parts, 1)
+        rows.append((said, metric, view, len(present), margin, low, high, holds))
     columns = ["conclusion", "metric", "view", "methods", "margin", "ci_low", "ci_high", "holds"]
     return pd.DataFrame(rows, columns=columns)
 
