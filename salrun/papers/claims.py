@@ -82,6 +82,7 @@ class Evidence:
     bases: Mapping[Any, Basis] = field(default_factory=dict)  # by table; None: of claims that name none
     images: Any = None  # which images it explains (`dataset.explained_seed`): replicates have their own
     fresh: bool = False  # its images were not looked at when the predicates were written
+    other_network: bool = False  # it is about a pretrained network that is not the paper's
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self.tables:

@@ -205,7 +205,8 @@ class _Case:
         if self.claim.needs_no_run or _by_models(self.claim, self.evidence):
             return ""
         if self.claim.population == "images":
-            return "" if all(e.fresh for e in self.evidence) else "images seen before"
+            other = ["another network"] if any(e.other_network for e in self.evidence) else []
+            return ", ".join([*other, *([] if all(e.fresh for e in self.evidence) else ["images seen before"])])
         if len(self.evidence) == 1:
             return "one model"
         shared = len(self.evidence) >= ENOUGH

@@ -349,7 +349,7 @@ def number(value: Any) -> str:
         return "n/a" if math.isnan(x) else str(value)
     if re.fullmatch(r"[+-]?\d+", str(value)):
         return f"{int(x):,}"
-    if x == 0 or 0.001 <= abs(x) < 1000:
+    if abs(x) < 1e-6 or 0.001 <= abs(x) < 1000:
         return f"{x:.3f}"
     return f"{x:,.0f}" if 1000 <= abs(x) < 1e7 else f"{x:.2e}"
 

@@ -2,7 +2,8 @@
 
 `measured`         the part that decides, with its 95% interval; `size`: small, where it is below its unit's delta
 `answer`           yes, no, uncertain, not tested
-`about`            what it speaks of where that is not the paper's sentence: one model, 2 models, images seen before
+`about`            what it speaks of where that is not the paper's sentence: one model, 2 models, another network, images
+                   seen before
 `holds`            both: yes (one model)
 `second_mode`      the same with the metrics' other definition
 `agrees`           how many of the printed numbers ours equal, within tau of their unit, and the median difference
@@ -40,12 +41,12 @@ def headline(claims: pd.DataFrame) -> str:
     if not len(decided):
         network = (tested["population"] == "images").all()
         who = "network" if network else "model"
-        takes = "images that were not looked at before" if network else f"{ENOUGH} models"
+        takes = "the paper's network and images that were not looked at before" if network else f"{ENOUGH} models"
         here = f"on this {who}: {_answers(tested)} of {len(tested)} statements it can speak about"
         return f"{here}; it takes {takes} to speak about the paper"
     said = [f"of {len(counted)} counted statements {_answers(decided)}, {len(counted) - len(tested)} not tested"]
     if len(of_some):
-        said.append(f"{len(of_some)} more are about too few models: {_answers(of_some)}")
+        said.append(f"{len(of_some)} more are about too few models, or images seen before: {_answers(of_some)}")
     models = pd.to_numeric(decided.loc[decided["population"] == "models", "k"])
     if len(models):
         span = f"{models.min():.0f}" if models.nunique() == 1 else f"{models.min():.0f} to {models.max():.0f}"

@@ -95,6 +95,7 @@ def test_of_a_pretrained_network_fresh_images_decide() -> None:
     fresh = replace(evidence(a=(1.0, 0.1)), fresh=True)
     assert row(network, fresh)["holds"] == "yes"
     assert row(network, {0: evidence(a=(-9.0, 0.1)), 1: fresh})["holds"] == "yes"  # and they alone
+    assert row(network, replace(fresh, other_network=True))["holds"] == "yes (another network)"
 
 
 def test_without_draws_nothing_is_decided() -> None:
@@ -345,7 +346,7 @@ def test_headline_of_one_model_of_models_and_of_a_network() -> None:
     ]
     assert headline(judge(both, mixed).claims).startswith(
         "of 2 counted statements 1 hold, 0 fail, 0 uncertain, 0 not tested; "
-        "1 more are about too few models: 1 hold, 0 fail, 0 uncertain; 4 models"
+        "1 more are about too few models, or images seen before: 1 hold, 0 fail, 0 uncertain; 4 models"
     )
     network = [replace(c, population="images") for c in claims]
     assert headline(judge(network, {0: evidence(a=(1.0, 0.1))}).claims).startswith("on this network: 1 hold, 1 fail")

@@ -37,11 +37,12 @@ from salrun.papers.zhang.names import (
 from salrun.papers.zhang.single_images import correlations, effects, shared_worst, with_sparseness
 from salrun.results.maps import OWN, KeptMaps
 from salrun.results.run import Run
+from salrun.results.tables import directions_of
 from salrun.stats.bootstrap import DRAWS
 
 CORRELATION_DRAWS = 2_000
 ENOUGH = 10  # images: a bootstrap of fewer knows too few other samples
-PAPERS_OWN = ("imagenet", "resnet50")  # what the printed numbers are about
+PAPERS_OWN = ("imagenet", "resnet50")  # what the paper is about
 PRINTED = {"fidelity": "Table 1", "targets": "Table 2", "robustness": "Table 3", "transforms": "Table 4"}
 EFFECTS = {"fidelity": FIDELITY, "robustness": ROBUSTNESS}  # whose differences between methods are sized
 
@@ -87,7 +88,9 @@ def read(run: Run, draws: int = DRAWS) -> ZhangEvidence:
         _of_seed(int(str(seed)), part, scores[scores["seed"] == seed], curves[curves["seed"] == seed], draws)
         for seed, part in cells.groupby("seed", sort=True)
     ]
-    ways = _named(run.summary)[["metric", "direction"]].itertuples(index=False, name=None)
+    directions = directions_of(run.metrics, run.scores)
+    named = pd.DataFrame(list(directions), columns=["metric", "mode", "score"]).assign(direction=directions.values())
+    ways = _named(named)[["metric", "direction"]].itertuples(index=False, name=None)
     falling = {name for name, way in ways if way == ("lower" if COLUMNS[name].scale > 0 else "higher")}
     maps = [m for m in run.maps if m.facts["seed"] == seeds[0].seed and setting_of(m.facts) == "fidelity"]
     return ZhangEvidence(seeds, frozenset(falling), [(setting_of(facts), member) for member, facts in members], maps)
@@ -164,8 +167,8 @@ def _of_seed(seed: int, cells: pd.DataFrame, rows: pd.DataFrame, curves: pd.Data
     settings["targets"] = [*TARGETS, *([] if "label" in plain else ["fidelity"])]
     claims = _for_claims(frames, whole, probability, draws, seen_images(str(first["dataset"])))
     claims = replace(claims, images=_explained_seed(cells))
-    if (first["dataset"], first["model"]) == PAPERS_OWN:
-        claims = with_printed(claims)
+    own = (first["dataset"], first["model"]) == PAPERS_OWN
+    claims = with_printed(claims) if own else replace(claims, other_network=True)
     return SeedEvidence(seed, about, frames, whole, claims, settings, varied, probability, maps)
 
 
