@@ -66,8 +66,14 @@ def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> li
 
 
 def keep_evidence(run: Path, folder: Path) -> None:
-    """Copy a run's tables of single images and models, all that its verdicts are made of, and run.json; judge them."""
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    """Copy a run's tables of single images and models, all that its verdicts are made of, and run.json; judge them.
+
+    Beside them what was made of them: the paper's tables, and the numbers that its figures plot.
+    """
+    for name in ("tables", "figures"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for path in [*(run / "tables").glob("*_*.csv"), *(run / "figures").glob("*.csv")]:
+        (folder / path.relative_to(run)).write_bytes(path.read_bytes())
     for path in sorted((run / "tables").iterdir()):
         if (path.suffix == ".parquet" and path.stem != "summary") or path.name in ("cells.csv", "model.csv"):
             (folder / "tables" / path.name).write_bytes(path.read_bytes())
@@ -188,21 +194,28 @@ def readings(folder: Path) -> str:
 
 
 def items(folder: Path, paper: str, *further: str) -> str:
-    """Every table and figure of a paper: command, file, number of models, and whether it was measured."""
-    table = published_items(paper)
-    folders = [folder, *(folder.parent / name for name in further)]
+    """Every table and figure of a paper: command, file, number of models, and whether it was measured.
+
+    `further`: more folders, beside the first or by their place in docs/results.
+    """
+    folders = {name: folder.parents[_depth(folder)] / name for name in further}
+    folders = {str(folder.relative_to(folder.parents[_depth(folder)])): folder} | folders
     rows = []
-    for row in table.to_dict("records"):
+    for row in published_items(paper).to_dict("records"):
         more = "" if row["command"] == "reproduce" else f" {row['command']}"
         command = f"`python scripts/reproduce.py {paper}{more}`" if row["command"] else ""
-        kept = [f for f in folders if row["file"] and any(f.glob(f"{row['file']}*"))]
-        models = max((_read(f, "model.csv")["seed"].nunique() for f in kept), default=0)
-        where = ", ".join(f.name for f in kept)
-        status = row["status"] or (f"measured ({where})" if kept else "not measured")
+        kept = {name: at for name, at in folders.items() if row["file"] and any(at.rglob(f"{row['file']}*"))}
+        models = max((pd.read_csv(next(at.rglob("model.csv")))["seed"].nunique() for at in kept.values()), default=0)
+        status = row["status"] or (f"measured ({', '.join(kept)})" if kept else "not measured")
         rows.append(
             (row["item"], row["shows"], command, f"`{row['file']}`" if row["file"] else "", models or "", status)
         )
     return markdown(pd.DataFrame(rows, columns=["item", "shows", "command", "file", "k", "status"]).astype(str))
+
+
+def _depth(folder: Path) -> int:
+    """How many levels docs/results is above a folder of it."""
+    return [parent.name for parent in folder.parents].index("results")
 
 
 def published_items(paper: str) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 `measured`         the part that decides, with its 95% interval; `size`: small, where it is below its unit's delta
 `answer`           yes, no, uncertain, not tested
-`about`            what it speaks of where that is not the paper's sentence: one model, 2 models, another network, images
-                   seen before
+`about`            what it speaks of where that is not the paper's sentence: one model, 2 models, another network,
+                   images seen before
 `holds`            both: yes (one model)
 `second_mode`      the same with the metrics' other definition
 `agrees`           how many of the printed numbers ours equal, within tau of their unit, and the median difference
