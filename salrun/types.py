@@ -184,6 +184,8 @@ class Method:
     paper_name: ClassVar[str] = ""  # what the papers' tables call it
     source: ClassVar[str] = ""  # where the formula comes from
     on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
+    forward_only: ClassVar[bool] = False  # it reads probabilities of many variants: `numerics=fast` serves it
+    averages_passes: ClassVar[bool] = False  # it averages many gradients: `numerics=fast_gradients` may serve it
 
     def __post_init__(self) -> None:
         check_declared(self)

@@ -216,6 +216,7 @@ def methods_page() -> str:
             f"- Needs beyond the image: {listed(cls.needs)}",
             f"- Signed: {'yes' if cls.signed else 'no'}",
             f"- Passes per image: {_costs(part, 'passes')}",
+            f"- Half precision: {_half(cls)}",
             "",
             *defaults(part),
             "",
@@ -260,6 +261,11 @@ def _facts(part: Part) -> tuple[str, str]:
     cls = part.cls
     direction = part.make().direction
     return "neither" if direction == "none" else direction, interval(*cls.range)
+
+
+def _half(cls: Any) -> str:
+    mode = "fast" if cls.forward_only else "fast_gradients" if cls.averages_passes else ""
+    return f"with `numerics={mode}`" if mode else "never"
 
 
 def _costs(part: Part, count: str) -> str:

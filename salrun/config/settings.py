@@ -57,6 +57,11 @@ class Settings:
     )
     chunk: Annotated[int, AtLeast(1)] | None = setting(None, "most images (or copies) in one pass; bounds memory")
     compile: Literal["auto", "on", "off"] = setting("auto", "compile the model for forward-only work where that pays")
+    numerics: Literal["exact", "fast", "fast_gradients"] = setting(
+        "exact",
+        "fast: forward-only work in half precision, if its effect on the scores, measured first, is small; "
+        "fast_gradients: also methods that average many gradients",
+    )
     fit_images: Annotated[int, AtLeast(1)] | None = setting(1000, "training images behind feature statistics (IBA)")
     keep_maps: Literal["auto", "all", "none"] = setting("auto", "auto: store raw maps up to 4 GiB")
     shard: Any = setting(None, "i/n: do only every n-th tile")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from salrun.conformance import NotApplicable, require
 from salrun.conformance.device import DeviceClean
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
+from salrun.models.inference import InferenceCopy, Network
 from salrun.rng import Draws
 from salrun.types import PRIMARY, ROLES, FeatureStats, Fitted, Method
 
@@ -323,8 +325,23 @@ def runs_on_meta(method: Method, case: Case) -> None:
     require(raw.shape == expected.shape, f"shape {tuple(raw.shape)} on meta, {tuple(expected.shape)} on the CPU")
 
 
+def half_precision(method: Method, case: Case) -> None:
+    """With `forward_only` or `averages_passes`, a copy in half precision is explained nearly as the model."""
+    if not (method.forward_only or method.averages_passes):
+        raise NotApplicable("it always explains the model itself")
+    expected, module = case.run(method), copy.deepcopy(case.model.module)
+    network = Network(module.bfloat16(), dtype=torch.bfloat16)
+    case.model = InferenceCopy(case.model, network, ["bfloat16"], gradients=method.averages_passes)
+    with nullcontext() if method.on_host else DeviceClean():
+        raw = case.run(method)
+    require(raw.dtype == case.x.dtype, f"{raw.dtype} maps of {case.x.dtype} images")
+    scale = expected.abs().amax((1, 2, 3), keepdim=True).clamp_min(1e-30)
+    off = ((raw - expected).abs() / scale).mean()
+    require(0 < off <= 0.02, f"maps in half precision differ by {off:.1e} of their largest value on average")
+
+
 CHECKS: list[Callable[[Method, Case], None]] = [
     *(shape_and_dtype, not_trivial, float32, target_matters, targets_are_per_image, wrong_number_of_targets),
     *(batch_size, chunk_size, order, batch_mates, nan_image, model_untouched, seed, without_grad),
-    *(device_clean, runs_on_meta),
+    *(device_clean, runs_on_meta, half_precision),
 ]

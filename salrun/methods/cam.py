@@ -107,6 +107,7 @@ class ScoreCAM(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "Score-CAM"
     source: ClassVar[str] = "Wang et al. 2020, arXiv:1910.01279"
+    forward_only: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         probe = torch.zeros(1, *shape, dtype=model.mean.dtype, device=model.mean.device)

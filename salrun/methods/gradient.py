@@ -96,6 +96,7 @@ class SmoothGrad(Method):
 
     paper_name: ClassVar[str] = "SmoothGrad"
     source: ClassVar[str] = "Smilkov et al. 2017, arXiv:1706.03825"
+    averages_passes: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.n_samples
@@ -151,6 +152,7 @@ class IntegratedGradients(Method):
 
     paper_name: ClassVar[str] = "Integrated Gradients"
     source: ClassVar[str] = "Sundararajan et al. 2017, arXiv:1703.01365"
+    averages_passes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
     The network is run no further than the layer; with `stop=False` it is, and an in-place operator that follows is seen
     in A.
     """
+    model = model.exact
     outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> None:

@@ -63,6 +63,7 @@ class LIME(Method):
     paper_name: ClassVar[str] = "LIME"
     source: ClassVar[str] = "Ribeiro et al., KDD 2016; lime 0.2 image explainer"
     on_host: ClassVar[str] = "superpixels (scikit-image)"
+    forward_only: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return float(self.n_samples)

@@ -64,6 +64,7 @@ class RISE(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "RISE"
     source: ClassVar[str] = "Petsiuk et al., BMVC 2018"
+    forward_only: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return float(self.n_masks)

@@ -1,17 +1,20 @@
 """A copy of a classifier that only runs forward, faster: BatchNorm folded, channels last, compiled where it pays.
 
 Every step proves itself on a probe: where the copy's probabilities would be further from the exact ones (the network in
-float64) than a tolerance, or where the step fails, it is not taken and a warning says so.
+float64) than a tolerance, or where the step fails, it is not taken and a warning says so. With `numerics="fast"` the
+copy computes in half precision (bfloat16) up to its last layer; that this is no matter is shown by the scores
+themselves (`salrun.pipeline.numerics`), here it must only give the same answers.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 # Compiling takes 10 to 25 s and then saves about a fifth of a forward pass's time: the work, in floating-point
 # operations, that repays it. Counted, not timed, so that the same run makes the same choice every time.
 REPAID = {"cpu": 1e13, "cuda": 1e15}
+SAME_ANSWERS = 0.75  # of the probe's images, whose class half precision must not change
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,16 @@ class Network:
 
     module: nn.Module
     channels_last: bool = False
+    dtype: torch.dtype | None = None  # what it computes in; none: what it is given
     compiled: Callable[[Tensor], Tensor] | None = None
     batch: int = 0
 
     def __call__(self, z: Tensor) -> Tensor:
+        if self.dtype is None:
+            return self._logits(z)
+        return self._logits(z.to(self.dtype)).to(z.dtype)
+
+    def _logits(self, z: Tensor) -> Tensor:
         if self.channels_last:
             z = z.contiguous(memory_format=torch.channels_last)
         if self.compiled is None:
@@ -54,22 +64,85 @@ class Network:
 
 
 class InferenceCopy(Classifier):
-    """The forward pass of `original`, without gradients. `steps` names what was done; it is in the fingerprint."""
+    """The forward pass of `original`; `gradients`: that of the input can be asked for.
 
-    def __init__(self, original: Classifier, network: Network, steps: list[str]) -> None:
+    `steps` names what was done; it is in the fingerprint. Layers are read off the original (`exact`): here they may be
+    folded into each other or compiled.
+    """
+
+    def __init__(self, original: Classifier, network: Network, steps: list[str], gradients: bool = False) -> None:
         fingerprint = f"{original.fingerprint}|{'+'.join(['inference', *steps])}"
         super().__init__(network.module, layers=original.layers, name=original.name, fingerprint=fingerprint)
         self.mean, self.std = original.mean, original.std
         self.eval()
         self.steps = tuple(steps)
         self.network = network
+        self.gradients = gradients
+        self._original = (original,)  # in a tuple it is no submodule
+
+    @property
+    def exact(self) -> Classifier:
+        return self._original[0]
+
+    @property
+    def reduced(self) -> bool:
+        """Whether it computes in half precision."""
+        return self.network.dtype is not None
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.normalise(x), "norm")
 
-    @torch.no_grad()
     def head(self, point: Tensor, space: Space) -> Tensor:
-        return self.network(point) if space == "norm" else self.forward(point)
+        with torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
+            return self.network(point) if space == "norm" else self.forward(point)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The images (normalised) on which every step proves itself, and the probabilities it must keep there."""
+
+    name: str
+    images: Tensor
+    truth: Tensor  # of the network in float64
+    noise: float  # how far the network itself is from it
+    tolerance: float
+
+    def agrees(self, network: Callable[[Tensor], Tensor], what: str) -> bool:
+        """Whether every probability is within the tolerance, or four times the network's own noise."""
+        logits = self._logits(network, what)
+        if logits is None:
+            return False
+        gap = _gap(logits.softmax(1), self.truth)
+        if not gap <= max(self.tolerance, 4 * self.noise):
+            log.warning("%s: not %s: a probability would be off by %.1e of itself", self.name, what, gap)
+            return False
+        log.info("%s: %s: probabilities within %.1e (original %.1e)", self.name, what, gap, self.noise)
+        return True
+
+    def answers(self, network: Callable[[Tensor], Tensor], what: str) -> bool:
+        """Whether the logits are numbers, and the classes of most images the same."""
+        logits = self._logits(network, what)
+        if logits is None:
+            return False
+        if not logits.isfinite().all():
+            log.warning("%s: not %s: a logit would be no finite number", self.name, what)
+            return False
+        same = float((logits.argmax(1) == self.truth.argmax(1)).double().mean())
+        if same < SAME_ANSWERS:
+            log.warning("%s: not %s: only %.0f%% of the probe would keep its class", self.name, what, 100 * same)
+            return False
+        gap = float((logits.softmax(1) - self.truth).abs().max())
+        log.info("%s: %s: probabilities within %.1e, absolutely", self.name, what, gap)
+        return True
+
+    def _logits(self, network: Callable[[Tensor], Tensor], what: str) -> Tensor | None:
+        """In float64; none where the step fails: a layout, a type or a compiler may be refused in any way."""
+        try:
+            return network(self.images).cpu().double()
+        except Exception as fault:
+            first_line = str(fault).strip().partition("\n")[0]
+            log.warning("%s: not %s: %s: %s", self.name, what, type(fault).__name__, first_line)
+            return None
 
 
 @torch.no_grad()
@@ -80,51 +153,107 @@ def inference_copy(
     passes: float = 0,
     batch: int | None = None,
     tolerance: float = 1e-5,
+    numerics: Literal["exact", "fast"] = "exact",
+    gradients: bool = False,
 ) -> InferenceCopy:
     """A faster forward-only copy of `classifier`, whose probabilities on `probe` (raw images) agree to `tolerance`.
 
     `passes`: the forward passes planned (in images), from which `auto` decides; `batch`: the batch size to compile for,
     by default the probe's. The tolerance is relative and holds for every class. Where the original's own rounding is
     coarser (a deep float32 network is 1e-5 off its float64 self), four times that is allowed.
+
+    `numerics="fast"`: in half precision, where this device is faster in it; `gradients`: differentiable, not compiled.
     """
     if compile not in ("auto", "on", "off"):
         raise SalrunError(f"inference.compile must be auto, on or off, got '{compile}'")
     probe = classifier.normalise(probe)
     module = copy.deepcopy(classifier.module).eval().requires_grad_(False)
-    truth, noise = _exact(module, probe)
-    limit = max(tolerance, 4 * noise)
+    trial = Trial(classifier.name, probe, *_exact(module, probe), tolerance)
+    accepted = trial.agrees
     steps: list[str] = []
-
-    def agrees(network: Callable[[Tensor], Tensor], what: str) -> bool:
-        try:
-            gap = _gap(_probabilities(network, probe), truth)
-        except Exception as fault:  # a layout or a compiler may be refused in any way
-            first_line = str(fault).strip().partition("\n")[0]
-            log.warning("%s: not %s: %s: %s", classifier.name, what, type(fault).__name__, first_line)
-            return False
-        if not gap <= limit:
-            log.warning("%s: not %s: a probability would be off by %.1e of itself", classifier.name, what, gap)
-            return False
-        log.info("%s: %s: probabilities within %.1e (original %.1e)", classifier.name, what, gap, noise)
-        return True
-
-    folded = _folded(module, probe, agrees)
+    folded = _folded(module, probe, trial.agrees)
     if folded is not None:
         module = folded
         steps.append("folded")
     network = Network(module)
     if probe.ndim == 4:
         other = Network(copy.deepcopy(module).to(memory_format=torch.channels_last), channels_last=True)
-        if agrees(other, "channels_last"):
+        if trial.agrees(other, "channels_last"):
             network = other
             steps.append("channels_last")
-    if compile == "on" or (compile == "auto" and _repays(network.module, probe, passes, classifier.name)):
-        program = torch.compile(network.module, dynamic=False)
-        other = replace(network, compiled=program, batch=batch or len(probe))
-        if agrees(_filled(other), "compiled"):
+    if numerics == "fast":
+        other = _halved(network, probe, classifier.name)
+        if other.dtype is not None and trial.answers(other, _word(other.dtype)):
+            network, accepted = other, trial.answers
+            steps.append(_word(other.dtype))
+    wanted = compile == "on" or (compile == "auto" and _repays(module, probe, passes, classifier.name))
+    if wanted and not gradients:
+        frozen = probe.device.type == "cpu"
+        other = replace(network, compiled=_compiled(network.module, frozen), batch=batch or len(probe))
+        begun = time.monotonic()
+        if accepted(_filled(other), "compiled"):
+            log.info("%s: compiling took %.0f s", classifier.name, time.monotonic() - begun)
             network = other
-            steps.append("compiled")
-    return InferenceCopy(classifier, network, steps)
+            steps += ["compiled", "frozen"] if frozen else ["compiled"]
+    return InferenceCopy(classifier, network, steps, gradients)
+
+
+def fast_dtype(device: torch.device) -> torch.dtype | None:
+    """The half precision that a device computes faster in than in float32; None where it has none."""
+    if device.type == "cpu":
+        told = (getattr(torch.cpu, f"_is_{unit}_supported", bool) for unit in ("avx512_bf16", "amx_tile"))
+        return torch.bfloat16 if any(supported() for supported in told) else None
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else None
+    return torch.float16 if device.type == "mps" else None
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _halved(network: Network, probe: Tensor, name: str) -> Network:
+    """The network in half precision, but for the layer that gives the logits: its output would lose the last digits.
+
+    The same network where the device has no such precision.
+    """
+    dtype = fast_dtype(probe.device)
+    if dtype is None:
+        log.warning("%s: stays %s: no bfloat16 here", name, _word(probe.dtype))
+        return network
+    module = copy.deepcopy(network.module).to(dtype)
+    last = _last_linear(network.module, probe)
+    if last is not None:
+        layer = module.get_submodule(last)
+        layer.to(probe.dtype).load_state_dict(network.module.get_submodule(last).state_dict())
+        layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0].to(layer.weight.dtype),))
+    return replace(network, module=module, dtype=dtype)
+
+
+def _last_linear(module: nn.Module, probe: Tensor) -> str | None:
+    """The name of the linear layer whose output the logits are."""
+    outputs: dict[str, Tensor] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            outputs[name] = output
+
+        return hook
+
+    linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    handles = [layer.register_forward_hook(note(name)) for name, layer in linear.items()]
+    try:
+        logits = module(probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return next((name for name, output in outputs.items() if output is logits), None)
+
+
+def _compiled(module: nn.Module, frozen: bool) -> Callable[[Tensor], Tensor]:
+    """`frozen`: the weights are constants of the program, laid out for the processor once."""
+    options: dict[str, Any] = {"freezing": True} if frozen else {}
+    return torch.compile(module, dynamic=False, options=options)
 
 
 def _filled(network: Network) -> Callable[[Tensor], Tensor]:

@@ -38,6 +38,7 @@ class Cell:
     chunk: int | None
     keep_maps: str
     compile: Literal["auto", "on", "off"]
+    numerics: Literal["exact", "fast", "fast_gradients"]
     shard: tuple[int, int]
     store: Store
     config: dict[str, Any] = field(repr=False)
@@ -69,6 +70,7 @@ def build(config: dict[str, Any]) -> Cell:
         chunk=config["chunk"],
         keep_maps=config["keep_maps"],
         compile=config["compile"],
+        numerics=config["numerics"],
         shard=parse_shard(config.get("shard")),
         store=Store(Path(config["cache_dir"])),
         config=config,
@@ -78,6 +80,8 @@ def build(config: dict[str, Any]) -> Cell:
 
 
 def _check_capabilities(cell: Cell) -> None:
+    if cell.numerics != "exact" and cell.precision == "float64":
+        raise SalrunError(f"numerics={cell.numerics} is for precision=float32: float64 is for what must be exact")
     masks = tuple(cell.dataset.mask_names)
     for part in cell.methods:
         if "masks" in part.method.needs and not masks:

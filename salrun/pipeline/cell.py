@@ -6,6 +6,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.facts import cell_table, run_facts
 from salrun.pipeline.measured import Measured
+from salrun.pipeline.numerics import Numerics, measure
 from salrun.pipeline.plan import Line, Plan, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
 from salrun.report import write_report
 from salrun.results.claims import headline
 from salrun.results.record import RunRecord, code_of
 from salrun.results.run import Run
+from salrun.results.tables import write_numerics
 from salrun.store.files import write_atomic
 
 log = logging.getLogger(__name__)
@@ -55,15 +58,19 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
         with record.stage("plan"):
             cost = plan(cell, stages, work)
         record.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
-        announce(cell, cost)
         stages.keep_maps = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
-        measured = Measured(cell, stages, work, cell_table(cell, obtained))
+        with record.stage("numerics"):
+            numerics = measure(cell, stages)
+        record.write(numerics=numerics.facts(), deviations=record.facts["deviations"] + numerics.deviations)
+        announce(cell, cost, numerics)
+        measured = Measured(cell, stages, work, cell_table(cell, obtained, numerics))
         with record.stage("maps and scores"):
             for result in explain_and_score(cell, stages, work):
                 measured.add(result)
         record.write(computed=stages.computed)
         with record.stage("tables"):
             measured.write(out, obtained, record.facts["metrics"])
+            write_numerics(out / "tables", measured.cells, numerics.rows())
         with record.stage("figures and claims"):
             claims, problems = papers.conclude(cell.paper, Run(out))
         record.write(problems=problems)
@@ -108,7 +115,12 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
         training = cell.recipe.training_passes(data)
     else:
         model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
-    cost = plan(cell, Stages(cell, {OWN: model}), work)
+    stages = Stages(cell, {OWN: model})
+    cost = plan(cell, stages, work)
+    if not training:
+        cost = replace(cost, numerics=measure(cell, stages).line())
+    elif cell.numerics != "exact":
+        cost = replace(cost, numerics=f"numerics={cell.numerics}: its effect is measured once the model is trained")
     if training:
         cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1, cost.lines[0].rate))
     return cost
@@ -159,9 +171,11 @@ def score_tile(cell: Cell, stages: Stages, tile: Tile, role: str, bar: tqdm) -> 
     return result
 
 
-def announce(cell: Cell, cost: Plan) -> None:
+def announce(cell: Cell, cost: Plan, numerics: Numerics) -> None:
     if cost.seconds > LONG:
         log.info("%s, scale=%s: %s", cell.name, cell.scale, cost.short())
+    if numerics.line():
+        log.info("%s", numerics.line())
 
 
 def link_latest(out: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from salrun.config.settings import own_settings
 from salrun.models.recipe import Obtained
 from salrun.pipeline.build import Cell
+from salrun.pipeline.numerics import Numerics
 from salrun.results.tables import ALL, CELLS, KEY
 from salrun.store.entries import canonical
 from salrun.types import Deviating
@@ -24,10 +25,11 @@ def facts_about(part: Any) -> dict[str, Any]:
     return dict(part.facts()) if hasattr(part, "facts") else {}
 
 
-def cell_table(cell: Cell, obtained: Mapping[str, Obtained]) -> pd.DataFrame:
+def cell_table(cell: Cell, obtained: Mapping[str, Obtained], numerics: Numerics) -> pd.DataFrame:
     """One row per model of the run: what a reader calls it by, its role, and every fact it was made with.
 
-    `cell` is a hash of the row: the same facts, the same cell, in whichever run or shard it was measured.
+    `cell` is a hash of the row: the same facts, the same cell, in whichever run or shard it was measured. `numerics`
+    counts where it is not `exact`: cells of runs that had no such choice keep their names.
     """
     recipes = {OWN: cell.recipe, **cell.others}
     data = {f"dataset.{k}": v for k, v in facts_about(cell.dataset).items()}
@@ -41,9 +43,10 @@ def cell_table(cell: Cell, obtained: Mapping[str, Obtained]) -> pd.DataFrame:
         if "recipe" in model.card:  # what made the weights, whatever would be trained
             recipe["model.recipe"] = model.card["recipe"]
         weights = {"source": model.source, "fingerprint": model.classifier.fingerprint}
-        rows.append({**called, **settings, **data, **recipe, **weights})
+        rows.append({**called, **settings, **data, **recipe, **weights, "numerics": numerics.of(role)})
     table = pd.DataFrame(rows)
-    table["cell"] = [hashlib.sha256(canonical(row).encode()).hexdigest()[:12] for row in rows]
+    named = [{k: v for k, v in row.items() if (k, v) != ("numerics", "exact")} for row in rows]
+    table["cell"] = [hashlib.sha256(canonical(row).encode()).hexdigest()[:12] for row in named]
     return table[[*CELLS, *(name for name in table if name not in CELLS)]]
 
 

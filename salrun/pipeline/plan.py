@@ -40,6 +40,7 @@ class Plan:
     images: int
     tiles: int
     map_bytes: int
+    numerics: str = ""  # what half precision does, where it is used
 
     @property
     def passes(self) -> float:
@@ -62,7 +63,7 @@ class Plan:
             f"{duration(x.seconds):>9}"
             for x in self.lines
         ]
-        return "\n".join([head, *rows, f"in all: {self.short()}"])
+        return "\n".join([head, *rows, f"in all: {self.short()}", *filter(None, [self.numerics])])
 
 
 def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
@@ -70,7 +71,8 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     images, model = sum(len(t.ids) for t in tiles), stages.models[OWN]
     by_model = forward_rate(model, cell, cell.tile)
     by_copy = by_model
-    if any("model" in m.metric.needs for m in cell.metrics):
+    fast = [part.name for part in cell.methods if stages.network_of(OWN, part) is not model]
+    if fast or any("model" in m.metric.needs for m in cell.metrics):
         by_copy = forward_rate(stages.inference(), cell, stages.forward_batch)
     lines = []
     for part in cell.methods:
@@ -79,10 +81,11 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
             role: sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part, role)))
             for role in stages.models  # before a run: its own alone
         }
-        lines.append(Line("maps", part.name, passes, stored.pop(OWN), images, by_model))
+        rate = by_copy if part.name in fast else by_model
+        lines.append(Line("maps", part.name, passes, stored.pop(OWN), images, rate))
         if cell.others:
             name = f"{part.name}, {len(cell.others)} others"
-            lines.append(Line("maps", name, passes, sum(stored.values()), images * len(cell.others), by_model))
+            lines.append(Line("maps", name, passes, sum(stored.values()), images * len(cell.others), rate))
     seen: set[str] = set()
     for metric in cell.metrics:
         passes = metric.metric.passes(model, cell.dataset.shape)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
-from salrun.models.inference import inference_copy
+from salrun.models.inference import InferenceCopy, inference_copy
 from salrun.pipeline.build import Cell
 from salrun.rng import Draws
 from salrun.store.entries import key_of
@@ -94,11 +94,12 @@ class Stages:
         self.keep_maps = keep_maps
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
-        self._inference: dict[str, Classifier] = {}
+        self._inference: dict[str, InferenceCopy] = {}
+        self._averaging: dict[str, InferenceCopy] = {}
         self._fitted: dict[tuple[str, str], Fitted] = {}
         self._results: dict[str, Result] = {}  # of the open tile, by role
-        self._maps: dict[tuple[str, str], Tensor] = {}  # of the open tile, by role and method
-        self._scene: tuple[tuple[str, str, str | None], Scene, Tensor] | None = None  # of the open tile
+        self._maps: dict[tuple[str, str, str], Tensor] = {}  # of the open tile, by role, method and network
+        self._scene: tuple[tuple[str, str, str | None, bool], Scene, Tensor] | None = None  # of the open tile
 
     def base(self, role: str) -> dict[str, Any]:
         """What every key of a model's results holds."""
@@ -111,17 +112,45 @@ class Stages:
             "device": self.cell.device.type,
         }
 
-    def inference(self, role: str = OWN) -> Classifier:
-        """The copy of a model that metrics run forward on; how it was made is in its fingerprint."""
+    def inference(self, role: str = OWN) -> InferenceCopy:
+        """The copy of a model for forward-only work; how it was made is in its fingerprint."""
         if role not in self._inference:
             cell, model = self.cell, self.models[role]
-            ids = cell.dataset.explained()
+            numerics: Literal["exact", "fast"] = "exact" if cell.numerics == "exact" else "fast"
             each = sum(m.metric.passes(model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
-            shared = sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
-            probe = self._floats(cell.dataset.batch(ids[:4]).x)
-            passes = (each + shared) * len(ids) / cell.shard[1]
-            self._inference[role] = inference_copy(model, probe, cell.compile, passes, self.forward_batch)
+            each += sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
+            if numerics == "fast":
+                forward_only = [p.method for p in cell.methods if p.method.forward_only]
+                each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
+            passes = each * len(cell.dataset.explained()) / cell.shard[1]
+            self._inference[role] = inference_copy(
+                model, self._first_images(), cell.compile, passes, self.forward_batch, numerics=numerics
+            )
         return self._inference[role]
+
+    def averaging(self, role: str = OWN) -> InferenceCopy:
+        """The copy of a model in half precision for methods that average many gradients."""
+        if role not in self._averaging:
+            images = self._first_images()
+            self._averaging[role] = inference_copy(self.models[role], images, "off", numerics="fast", gradients=True)
+        return self._averaging[role]
+
+    def copies(self) -> dict[str, InferenceCopy]:
+        """The copies made so far, by role."""
+        return {**self._inference, **{f"{role}, gradients": copy for role, copy in self._averaging.items()}}
+
+    def network_of(self, role: str, part: MethodPart, exact: bool = False) -> Classifier:
+        """What a method explains: the model itself, unless `numerics` serves the method by a copy in half precision."""
+        copy = None
+        if self.cell.numerics != "exact" and not exact:
+            if part.method.forward_only:
+                copy = self.inference(role)
+            elif part.method.averages_passes and self.cell.numerics == "fast_gradients":
+                copy = self.averaging(role)
+        return copy if copy is not None and copy.reduced else self.models[role]
+
+    def _first_images(self) -> Tensor:
+        return self._floats(self.cell.dataset.batch(self.cell.dataset.explained()[:4]).x)
 
     @property
     def forward_batch(self) -> int:
@@ -206,7 +235,9 @@ class Stages:
         """Names the tile for leases: one process at a time works on the images of a tile."""
         return key_of("tiles", **self.base(OWN), ids=tile.ids)
 
-    def map_key(self, tile: Tile, part: MethodPart, role: str = OWN) -> str:
+    def map_key(self, tile: Tile, part: MethodPart, role: str = OWN, exact: bool = False) -> str:
+        network = self.network_of(role, part, exact)
+        copied = {} if network is self.models[role] else {"network": network.fingerprint}
         return key_of(
             "maps",
             **self.base(role),
@@ -215,18 +246,19 @@ class Stages:
             target=part.target,
             source=source_of(part.method),
             fit_images=self.cell.config.get("fit_images") if "feature_stats" in part.method.needs else None,
+            **copied,
         )
 
-    def map(self, result: Result, part: MethodPart) -> Tensor:
-        """The raw attribution of a tile, from memory, the store, or the method."""
-        slot = result.role, part.name
+    def map(self, result: Result, part: MethodPart, exact: bool = False) -> Tensor:
+        """The raw attribution of a tile, from memory, the store, or the method; `exact`: whatever `numerics` says."""
+        slot = result.role, part.name, self.network_of(result.role, part, exact).fingerprint
         if slot not in self._maps:
-            key = self.map_key(result.tile, part, result.role)
+            key = self.map_key(result.tile, part, result.role, exact)
             entry = self.cell.store.read("maps", key)
             if entry is not None:
                 self._maps[slot] = entry[0]["map"].to(self.cell.device)
             else:
-                self._maps[slot] = self._explain(part, result, result.batch.x)
+                self._maps[slot] = self._explain(part, result, result.batch.x, exact)
                 self.computed[result.role]["maps"] += 1
                 if self.keep_maps:
                     self.cell.store.write("maps", key, {"map": self._maps[slot]}, {"method": part.name})
@@ -249,12 +281,15 @@ class Stages:
             self.cell.store.write("planes", key, tensors)
         return tensors
 
-    def _explain(self, part: MethodPart, result: Result, x: Tensor) -> Tensor:
+    def _explain(self, part: MethodPart, result: Result, x: Tensor, exact: bool = False) -> Tensor:
+        network = self.network_of(result.role, part, exact)
         fitted = self.fitted(result.role, part)
         if "masks" in part.method.needs:
             fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
+        if network is not self.models[result.role]:
+            fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
-        raw = part.method(self.models[result.role], x, result.target[part.name], rng, fitted)
+        raw = part.method(network, x, result.target[part.name], rng, fitted)
         if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
             raise SalrunError(
                 f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
@@ -265,13 +300,13 @@ class Stages:
     # -- scores ----------------------------------------------------------------------------------------------------
 
     def score_key(self, tile: Tile, part: MethodPart, metric: MetricPart, role: str = OWN) -> str:
-        view = metric.view_of(part)
+        view, exact = metric.view_of(part), explains_again(metric)
         others = {name: self.models[name].fingerprint for name in metric.metric.reads()}
         again = self.cell.explainer(part, metric.metric)
-        fixed = {"explainer": self.map_key(tile, again, role)} if again is not part else {}
+        fixed = {"explainer": self.map_key(tile, again, role, exact)} if again is not part else {}
         return key_of(
             "scores",
-            map=self.map_key(tile, part, role),
+            map=self.map_key(tile, part, role, exact),
             metric=metric.config,
             view=view.name if view else None,
             source=source_of(metric.metric),
@@ -287,8 +322,9 @@ class Stages:
         entry = self.cell.store.read("scores", key)
         if entry is not None:
             return _unpack(*entry)
-        raw = self.map(result, part)
-        scene, plane = self.scene(result, part, metric.view_of(part), raw)
+        exact = explains_again(metric)
+        raw = self.map(result, part, exact)
+        scene, plane = self.scene(result, part, metric.view_of(part), raw, exact)
         source = source_of(metric.metric)
         asked = replace(scene, shared=partial(self._shared, result, part, source))
         scores = metric.metric(plane, asked)
@@ -319,9 +355,11 @@ class Stages:
             return tensors
         return {k: v.to(self.cell.device) for k, v in entry[0].items()}
 
-    def scene(self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor) -> tuple[Scene, Tensor]:
+    def scene(
+        self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor, exact: bool = False
+    ) -> tuple[Scene, Tensor]:
         """One scene and plane for all metrics that read the same view of the same method's maps: they share work."""
-        slot = (result.role, part.name, view.name if view else None)
+        slot = (result.role, part.name, view.name if view else None, exact)
         if self._scene is None or self._scene[0] != slot:
             try:
                 plane = _plane(view, raw)
@@ -332,7 +370,7 @@ class Stages:
 
     def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
         def explain(x: Tensor, by: MethodPart = part) -> Tensor:
-            return _plane(view, self._explain(by, result, x))
+            return _plane(view, self._explain(by, result, x, exact=True))
 
         def explain_by(name: str, x: Tensor) -> Tensor:
             return explain(x, next(p for p in self.cell.methods if p.name == name))
@@ -354,6 +392,11 @@ class Stages:
             other_map=other_map,
             chunk=self.cell.chunk,
         )
+
+
+def explains_again(metric: MetricPart) -> bool:
+    """Whether a metric compares maps of neighbouring images: their small differences are no matter for `fast`."""
+    return "explain" in metric.metric.needs
 
 
 def _plane(view: NamedView | None, raw: Tensor) -> Tensor:

@@ -13,7 +13,16 @@ import pandas as pd
 
 from salrun.errors import SalrunError
 from salrun.results.run import Run
-from salrun.results.tables import CELL, CURVES, SCORE, SUMMARY_KEYS, directions_of, write_parquet, write_tables
+from salrun.results.tables import (
+    CELL,
+    CURVES,
+    SCORE,
+    SUMMARY_KEYS,
+    directions_of,
+    write_csv,
+    write_parquet,
+    write_tables,
+)
 
 COMPARED = ("device", "precision", "models", "methods", "metrics")  # of run.json, between runs of one cell
 ROUNDING = 1e-5  # of two scores of one image
@@ -67,7 +76,8 @@ def _differences(runs: Sequence[Run]) -> Iterator[tuple[Run, Run, str]]:
     """Pairs of incompatible runs of one cell; of runs that are alike in all that is compared, the first."""
     unlike: dict[str, Run] = {}
     for run in runs:
-        unlike.setdefault(json.dumps([run.facts.get(k) for k in COMPARED], sort_keys=True), run)
+        compared = [run.numerics, *(run.facts.get(k) for k in COMPARED)]
+        unlike.setdefault(json.dumps(compared, sort_keys=True), run)
     for one, other in combinations(unlike.values(), 2):
         difference = _difference(one, other)
         if difference:
@@ -80,6 +90,8 @@ def _difference(one: Run, other: Run) -> str:
     for key in ("device", "precision"):
         if a.get(key) != b.get(key):
             return f"{key} is {a.get(key)} in one, {b.get(key)} in the other"
+    if one.numerics != other.numerics:
+        return f"numerics is {one.numerics} in one, {other.numerics} in the other"
     weights = [{n: m.get("fingerprint") for n, m in f.get("models", {}).items()} for f in (a, b)]
     if any(weights[0][name] != weights[1][name] for name in weights[0].keys() & weights[1]):
         return "the weights of their models differ"
@@ -160,6 +172,7 @@ def common_facts(runs: Sequence[Run]) -> dict[str, Any]:
     for key in ("scale", "seed", "device", "precision"):
         values = sorted({str(run.facts.get(key)) for run in runs})
         common[key] = runs[0].facts.get(key) if len(values) == 1 else ", ".join(values)
+    common["numerics"] = {"mode": ", ".join(sorted({run.numerics for run in runs}))}
     common["commands"] = [run.facts.get("command", "") for run in runs]
     common["methods"] = {name: about for run in runs for name, about in run.methods.items()}
     common["metrics"] = list({json.dumps(m, sort_keys=True): m for run in runs for m in run.metrics}.values())
@@ -175,6 +188,9 @@ def write_joined(runs: Sequence[Run], folder: Path, metrics: Sequence[Mapping[st
     cells = pd.concat([run.cells for run in runs]).drop_duplicates("cell", keep="last")
     models = pd.concat([run.models for run in runs]).drop_duplicates(["cell", "what", "group"], keep="last")
     write_tables(folder, scores, joined, images, cells, models, directions_of(metrics, scores))
+    effects = [run.effects for run in runs if len(run.effects)]
+    if effects:
+        write_csv(folder / "numerics.csv", pd.concat(effects, ignore_index=True).drop_duplicates())
     further = {p.stem for run in runs for p in (run.path / "tables").glob("*.parquet")} - {*STANDARD}
     for name in sorted(further):
         parts = [table for run in runs if (table := run.table(name)) is not None]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from salrun.errors import SalrunError
 from salrun.results.maps import KeptMaps
-from salrun.results.tables import CURVES, SCHEMA
+from salrun.results.tables import CURVES, NUMERICS, SCHEMA
 
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
 
@@ -86,6 +86,11 @@ class Run:
         """Whether the run ended with everything it was to make."""
         return self.facts.get("status") == "done" and not self.facts.get("planned_only")
 
+    @property
+    def numerics(self) -> str:
+        """exact, or the mode in which something of it was computed in half precision."""
+        return str(self.facts.get("numerics", {}).get("mode", "exact"))
+
     @cached_property
     def config(self) -> str:
         """config.yaml, as text."""
@@ -141,6 +146,14 @@ class Run:
     def models(self) -> pd.DataFrame:
         """Accuracy of every model, overall and by group."""
         return self._csv("tables/model.csv", dtype=TEXT)
+
+    @cached_property
+    def effects(self) -> pd.DataFrame:
+        """What half precision does to its numbers, measured on a probe; nothing where it is exact."""
+        there = (self.path / "tables" / "numerics.csv").is_file()
+        text = dict.fromkeys(["metric", "mode", "score"], str)
+        table = self._csv("tables/numerics.csv", dtype=TEXT | text) if there else pd.DataFrame(columns=NUMERICS)
+        return table.fillna(dict.fromkeys(text, ""))
 
     @cached_property
     def claims(self) -> pd.DataFrame:

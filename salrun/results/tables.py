@@ -33,6 +33,8 @@ CELLS = [*KEY, "role"]  # facts follow
 SUMMARY_KEYS = [*KEY, "group", *SCORE]
 SUMMARY = [*SUMMARY_KEYS, "direction", "n", "n_flagged", "mean", "std", "ci_low", "ci_high"]
 MODEL = [*KEY, "source", "verified", "what", "group", "value"]
+NUMERICS = ["cell", "role", "method", "metric", "mode", "score", "images"]
+NUMERICS += ["exact", "fast", "shift", "unseen", "rank", "correlation"]
 DRAWS = 2000
 ROW_GROUP = 1 << 16
 
@@ -75,6 +77,14 @@ def write_tables(
     write_csv(folder / "summary.csv", summary)
     write_csv(folder / "cells.csv", cells.sort_values([*CELL, "cell"], kind="stable"))
     write_csv(folder / "model.csv", models[MODEL])
+
+
+def write_numerics(folder: Path, cells: pd.DataFrame, effects: Sequence[Mapping[str, Any]]) -> None:
+    """numerics.csv: what half precision does to each score and map of the probe; none for an exact run."""
+    if effects:
+        names = dict(zip(cells["role"], cells["cell"], strict=True))
+        table = pd.DataFrame(effects)
+        write_csv(folder / "numerics.csv", table.assign(cell=table["role"].map(names))[NUMERICS])
 
 
 def write_parquet(path: Path, frame: pd.DataFrame, schema: pa.Schema | None = None) -> None:

@@ -53,9 +53,11 @@ def test_the_matrix_is_whole() -> None:
     """Every promised method is there, every method meets every check, and few are excused."""
     assert len(PROMISED) == 27
     assert set(NAMES) >= PROMISED
-    assert len(CHECKS) == 16
-    assert len(set(MATRIX)) == len(NAMES) * 16
+    assert len(CHECKS) == 17
+    assert len(set(MATRIX)) == len(NAMES) * 17
     assert {name for name in NAMES if name != "captum" and build(name).on_host} <= {"lime"}
+    assert {name for name in NAMES if build(name).forward_only} == {"rise", "lime", "score_cam"}
+    assert {name for name in NAMES if build(name).averages_passes} == {"integrated_gradients", "smoothgrad"}
 
 
 # -- the checks find what they look for --------------------------------------------------------------------------------
@@ -64,6 +66,8 @@ def test_the_matrix_is_whole() -> None:
 @dataclass
 class Good(Method):
     """The gradient."""
+
+    averages_passes = True  # of one
 
     def __call__(self, model, x, target, rng, fitted):
         return self.change(model.pass_once(x, target, chunk=fitted.chunk).input_gradient, model, x, rng)
@@ -86,6 +90,7 @@ class LooseTargets(Good):
         return super().__call__(model, x, target[:1].expand(len(x)), rng, fitted)
 
 
+FORWARD_ONLY = {"forward_only": True, "averages_passes": False}
 SPOILT = {
     "one map for all": (lambda self, raw, model, x, rng: raw.sum(0), "shape_and_dtype"),
     "negative": (lambda self, raw, model, x, rng: raw, "shape_and_dtype", {"signed": False}),
@@ -98,6 +103,7 @@ SPOILT = {
     "left hook": (hooked, "model_untouched"),
     "global noise": (lambda self, raw, model, x, rng: raw + torch.randn_like(raw), "seed"),
     "host copy": (lambda self, raw, model, x, rng: raw * float(raw.numel() * x[0, 0, 0, 0]), "device_clean"),
+    "no gradient to ask for": (lambda self, raw, model, x, rng: raw, "half_precision", FORWARD_ONLY),
     "raises": (lambda self, raw, model, x, rng: 1 / 0, "seed"),
 }
 
