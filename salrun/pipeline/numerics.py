@@ -55,10 +55,10 @@ class Effect:
 
     @property
     def small(self) -> bool:
-        """Whether it is within the bounds. A score that the probe's images do not have says nothing."""
+        """Whether it is within the bounds."""
         if not self.metric:
             return self.correlation >= CORRELATION
-        return self.images == 0 or (self.shift <= SHIFT and self.rank >= RANK)
+        return self.shift <= SHIFT and self.rank >= RANK
 
     def __str__(self) -> str:
         if not self.metric:
@@ -221,11 +221,11 @@ def compare(exact: Tensor, fast: Tensor, planned: int) -> dict[str, Any]:
     defined = exact.isfinite() & fast.isfinite()
     a, b = exact[defined], fast[defined]
     figures: dict[str, Any] = {"images": len(a), "exact": float(a.mean()), "fast": float(b.mean())}
-    if torch.equal(a, b):
+    if torch.equal(a, b) and (len(a) or torch.equal(exact.isfinite(), fast.isfinite())):
         return figures | {"shift": 0.0, "unseen": 0.0, "rank": 1.0}
-    spread, noise = float(a.std(correction=1)), float((b - a).std(correction=1))
-    if not spread > 0:  # a single image, or the same score for all: any difference is too large
+    if len(a) < 2 or bool((a == a[0]).all()):  # nothing to compare a difference with: any is too large
         return figures | {"shift": math.inf, "unseen": 0.0, "rank": 0.0}
+    spread, noise = float(a.std()), float((b - a).std())
     settled = torch.where((b - a).abs() <= NOTHING * spread, a, b)
     unseen = CERTAIN * noise / math.sqrt(len(a))
     bias = max(0.0, abs(figures["fast"] - figures["exact"]) - unseen)

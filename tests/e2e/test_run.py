@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
+from salrun.models.inference import fast_dtype
 from tests.conftest import command_env
 
 METHODS = "methods=[smerf/gradient,smerf/input_x_gradient,smerf/random,smerf/edge,smerf/oracle,smerf/all_lit]"
@@ -123,6 +125,24 @@ def test_plan_counts_and_stops(finished: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "in all: 24 images" in done.stdout and "gradient" in done.stdout
     assert latest(finished) == before
+
+
+def test_half_precision_is_measured_before_it_is_used(tmp_path: Path, salrun_command) -> None:
+    """Where the processor has it; elsewhere the run says that it stays as it is."""
+    words = ("+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", "numerics=fast")
+    chosen = ("methods=[smerf/gradient,smerf/oracle]", "metrics=[insertion,deletion]", "report=false")
+    done = salrun_command(*words, *chosen)
+    assert done.returncode == 0, done.stderr
+    run = latest(tmp_path)
+    numerics = json.loads((run / "run.json").read_text())["numerics"]
+    if fast_dtype(torch.device("cpu")) is None:
+        assert "stays float32: no bfloat16 here" in done.stderr and numerics["mode"] == "exact"
+        return
+    assert numerics["mode"] == "fast" and numerics["dtype"] == "bfloat16"
+    table = pd.read_csv(run / "tables" / "numerics.csv")
+    assert len(table) == len(numerics["probe"]) == 4  # two metrics of two methods
+    assert (table["shift"] <= 0.1).all() and (table["rank"] >= 0.98).all() and (table["images"] == 16).all()
+    assert "note: numerics=fast: bfloat16; on a probe of 16 images" in done.stdout
 
 
 def test_shards_join_to_the_whole(finished: Path) -> None:

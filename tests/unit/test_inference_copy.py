@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
+from salrun.conformance.device import DeviceClean
 from salrun.errors import SalrunError
+from salrun.methods.gradient import gradient_at
+from salrun.methods.layers import layer_output
 from salrun.models import inference
 from salrun.models.architectures import TomsettCNN
 from salrun.models.classifier import Classifier
@@ -315,3 +318,146 @@ def test_unknown_mode_is_refused() -> None:
 
 def test_is_an_inference_copy() -> None:
     assert isinstance(inference_copy(classifier(sequential()), images()), InferenceCopy)
+
+
+# -- half precision ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every processor computes in bfloat16, if not faster."""
+    monkeypatch.setattr(inference, "fast_dtype", lambda device: torch.bfloat16)
+
+
+def test_a_fast_copy_gives_nearly_the_same(bfloat16: None) -> None:
+    model, x = classifier(TomsettCNN(size=16)), images(8)
+    copy = inference_copy(model, x[:4], numerics="fast")
+    assert copy.steps == ("folded", "channels_last", "bfloat16")
+    assert copy.fingerprint == "f|inference+folded+channels_last+bfloat16"
+    assert copy.reduced and copy(x).dtype == torch.float32 and not copy(x).requires_grad
+    assert 1e-5 < gap(model, copy, x) < 0.05, "another rounding, and no more than that"
+    types = {name: parameter.dtype for name, parameter in copy.module.named_parameters()}
+    assert types.pop("dense.weight") == torch.float32, "the logits keep their digits"
+    assert set(types.values()) == {torch.bfloat16}
+    assert torch.equal(copy.module.dense.weight, model.module.dense.weight)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_without_a_last_linear_layer_all_is_in_half_precision(bfloat16: None) -> None:
+    convolutions = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    copy = inference_copy(classifier(convolutions), images(), numerics="fast")
+    assert copy.reduced and {p.dtype for p in copy.parameters()} == {torch.bfloat16}
+    assert copy(images()).dtype == torch.float32
+
+
+def test_where_there_is_no_half_precision_it_says_so(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(inference, "fast_dtype", lambda device: None)
+    model, x = classifier(sequential()), images()
+    copy = inference_copy(model, x, numerics="fast")
+    assert caplog.messages == ["net: stays float32: no bfloat16 here"]
+    assert not copy.reduced and copy.fingerprint == inference_copy(model, x).fingerprint
+
+
+def test_half_precision_by_device(monkeypatch) -> None:
+    cpu, having = torch.device("cpu"), set()
+    for unit in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{unit}_supported", lambda unit=unit: unit in having, raising=False)
+    for having, dtype in ((set(), None), ({"avx512_bf16"}, torch.bfloat16), ({"amx_tile"}, torch.bfloat16)):
+        assert inference.fast_dtype(cpu) is dtype
+    assert inference.fast_dtype(torch.device("mps")) is torch.float16
+    for capability, dtype in (((7, 5), None), ((8, 0), torch.bfloat16)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, got=capability: got)
+        assert inference.fast_dtype(torch.device("cuda")) is dtype
+    assert inference.fast_dtype(torch.device("meta")) is None
+
+
+class Constant(nn.Module):
+    """A float32 constant inside, which cannot be multiplied with bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.weight = nn.Flatten(), torch.linspace(-1, 1, 3 * 16 * 16 * 4).view(-1, 4)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.flat(z) @ self.weight
+
+
+class Margin(nn.Module):
+    """Classes that differ by less than the last digit of their common part."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        mean = z.mean((2, 3))
+        return 100 + torch.cat([1e-3 * mean, 2e-3 * mean], 1)
+
+
+class Large(nn.Module):
+    """Numbers that bfloat16 has and float16 has not."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return (z * 1e6).mean((2, 3)) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype", "reason"),
+    [
+        (Constant, torch.bfloat16, "RuntimeError: expected m"),
+        (Margin, torch.bfloat16, "would keep its class"),
+        (Large, torch.float16, "a logit would be no finite number"),
+    ],
+)
+def test_half_precision_that_gives_other_answers_is_not_used(build, dtype, reason: str, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(inference, "fast_dtype", lambda device: dtype)
+    model = classifier(build())
+    copy = inference_copy(model, images(), numerics="fast")
+    assert not copy.reduced and copy.steps == ("channels_last",)
+    (message,) = caplog.messages
+    assert message.startswith(f"net: not {dtype}".replace("torch.", "")) and reason in message
+    assert gap(model, copy, images()) <= 1e-5
+
+
+def test_gradients_are_there_where_they_are_asked_for(bfloat16: None) -> None:
+    model, x = classifier(TomsettCNN(size=16)), images()
+    copy = inference_copy(model, x, "on", numerics="fast", gradients=True)
+    assert "compiled" not in copy.steps
+    target = torch.tensor([1, 0, 2, 1])
+    exact, fast = (gradient_at(m, model.normalise(x), target, "norm") for m in (model, copy))
+    assert fast.dtype == torch.float32
+    cosine = F.cosine_similarity(exact.flatten(1), fast.flatten(1))
+    assert (cosine > 0.95).all() and not torch.equal(exact, fast)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient_at(inference_copy(model, x, numerics="fast"), model.normalise(x), target, "norm")
+
+
+def test_layers_are_read_off_the_original(bfloat16: None) -> None:
+    """In the copy the first convolution has a norm folded into it, and computes in bfloat16."""
+    model, x = classifier(sequential()), images()
+    copy = inference_copy(model, x, numerics="fast")
+    assert copy.exact is model and model.exact is model
+    assert torch.equal(layer_output(copy, x, "0"), layer_output(model, x, "0"))
+    assert not any(part._forward_hooks for part in [*model.modules(), *copy.modules()])
+
+
+def test_a_fast_copy_stays_on_its_device(bfloat16: None) -> None:
+    copy = inference_copy(classifier(sequential()), images(), numerics="fast")
+    x = images(5)
+    with DeviceClean():
+        copy(x)
+        copy.head(x, "raw")
+
+
+def test_weights_are_frozen_on_cpus(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(inference.torch, "compile", lambda module, **options: seen.append(options) or module)
+    copy = inference_copy(classifier(sequential()), images(), "on")
+    assert seen == [{"dynamic": False, "options": {"freezing": True}}]
+    assert copy.steps[-2:] == ("compiled", "frozen"), "scores of a frozen program have keys of their own"
+
+
+@pytest.mark.slow
+def test_really_compiled_in_half_precision(bfloat16: None) -> None:
+    model, x = classifier(TomsettCNN(size=16)), images(8)
+    copy = inference_copy(model, x[:4], "on", batch=8, numerics="fast")
+    if "compiled" not in copy.steps:
+        pytest.skip("torch.compile does not work on this machine")
+    assert copy.steps == ("folded", "channels_last", "bfloat16", "compiled", "frozen")
+    assert copy(x).dtype == torch.float32 and 0 < gap(model, copy, x) < 0.05
