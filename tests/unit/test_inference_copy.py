@@ -358,17 +358,18 @@ def test_where_there_is_no_half_precision_it_says_so(monkeypatch, caplog) -> Non
     assert not copy.reduced and copy.fingerprint == inference_copy(model, x).fingerprint
 
 
-def test_half_precision_by_device(monkeypatch) -> None:
-    cpu, having = torch.device("cpu"), set()
-    for unit in ("avx512_bf16", "amx_tile"):
-        monkeypatch.setattr(torch.cpu, f"_is_{unit}_supported", lambda unit=unit: unit in having, raising=False)
-    for having, dtype in ((set(), None), ({"avx512_bf16"}, torch.bfloat16), ({"amx_tile"}, torch.bfloat16)):
-        assert inference.fast_dtype(cpu) is dtype
-    assert inference.fast_dtype(torch.device("mps")) is torch.float16
-    for capability, dtype in (((7, 5), None), ((8, 0), torch.bfloat16)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, got=capability: got)
-        assert inference.fast_dtype(torch.device("cuda")) is dtype
-    assert inference.fast_dtype(torch.device("meta")) is None
+@pytest.mark.parametrize(
+    ("device", "unit", "dtype"),
+    [
+        *(("cpu", "", None), ("cpu", "avx512_bf16", torch.bfloat16), ("cpu", "amx_tile", torch.bfloat16)),
+        *(("cuda", (7, 5), None), ("cuda", (8, 0), torch.bfloat16), ("mps", "", torch.float16), ("meta", "", None)),
+    ],
+)
+def test_half_precision_by_device(device: str, unit: object, dtype: torch.dtype | None, monkeypatch) -> None:
+    for name in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name == unit, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: unit)
+    assert inference.fast_dtype(torch.device(device)) is dtype
 
 
 class Constant(nn.Module):
