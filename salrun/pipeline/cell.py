@@ -21,7 +21,7 @@ from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.facts import cell_table, run_facts
 from salrun.pipeline.measured import Measured
-from salrun.pipeline.numerics import Numerics, measure
+from salrun.pipeline.numerics import Numerics, measure, refuse_large
 from salrun.pipeline.plan import Line, Plan, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
 from salrun.report import write_report
@@ -62,6 +62,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
         with record.stage("numerics"):
             numerics = measure(cell, stages)
         record.write(numerics=numerics.facts(), deviations=record.facts["deviations"] + numerics.deviations)
+        refuse_large(cell, numerics)
         announce(cell, cost, numerics)
         measured = Measured(cell, stages, work, cell_table(cell, obtained, numerics))
         with record.stage("maps and scores"):
@@ -118,7 +119,9 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
     stages = Stages(cell, {OWN: model})
     cost = plan(cell, stages, work)
     if not training:
-        cost = replace(cost, numerics=measure(cell, stages).line())
+        numerics = measure(cell, stages)
+        refuse_large(cell, numerics)
+        cost = replace(cost, numerics=numerics.line())
     elif cell.numerics != "exact":
         cost = replace(cost, numerics=f"numerics={cell.numerics}: its effect is measured once the model is trained")
     if training:

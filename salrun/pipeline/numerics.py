@@ -94,7 +94,7 @@ class Numerics:
         facts: dict[str, Any] = {"mode": mode, "dtype": self.dtype, "steps": self.steps}
         if self.effects:
             facts["bounds"] = {"shift": SHIFT, "rank": RANK, "correlation": CORRELATION}
-            facts["probe"] = [{k: v for k, v in row.items() if not _absent(v)} for row in self.rows()]
+            facts["probe"] = [{k: v for k, v in row.items() if _readable(v)} for row in self.rows()]
         return facts
 
     def rows(self) -> list[dict[str, Any]]:
@@ -121,12 +121,13 @@ class Numerics:
         return line
 
 
-def _absent(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+def _readable(value: Any) -> bool:
+    """JSON has neither NaN nor infinity."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def measure(cell: Cell, stages: Stages) -> Numerics:
-    """Score the probe exactly and as the run would; raise where the run's numbers would not be the same."""
+    """Score the probe exactly and as the run would."""
     effects: list[Effect] = []
     if cell.numerics != "exact":
         exact = Stages(replace(cell, numerics="exact", compile="off"), stages.models, stages.keep_maps)
@@ -134,14 +135,21 @@ def measure(cell: Cell, stages: Stages) -> Numerics:
         with cell.store.lease("tiles", exact.tile_key(images), "probe of numerics"):
             for role in stages.models:
                 effects += [*_score_effects(cell, exact, stages, role), *_map_effects(cell, exact, stages, role)]
-    large = [effect for effect in effects if not effect.small]
-    if large:
-        parts = dict.fromkeys(f"metrics.{e.metric}" if e.metric else f"methods.{e.method}" for e in large)
-        raise SalrunError(f"numerics={cell.numerics} {large[0]}: use numerics=exact, or leave out {', '.join(parts)}")
     copies = stages.copies()
     reduced = [copy.network.dtype for copy in copies.values() if copy.reduced]
     dtype = str(reduced[0]).removeprefix("torch.") if reduced else cell.precision
     return Numerics(cell.numerics, dtype, {name: list(copy.steps) for name, copy in copies.items()}, effects)
+
+
+def refuse_large(cell: Cell, numerics: Numerics) -> None:
+    """Raise where the run's numbers would not be the same."""
+    large = [effect for effect in numerics.effects if not effect.small]
+    if large:
+        averaging = {part.name for part in cell.methods if part.method.averages_passes}
+        only_gradients = all(not effect.metric and effect.method in averaging for effect in large)
+        parts = dict.fromkeys(f"metrics.{e.metric}" if e.metric else f"methods.{e.method}" for e in large)
+        remedy = f"use numerics={'fast' if only_gradients else 'exact'}, or leave out {', '.join(parts)}"
+        raise SalrunError(f"numerics={numerics.mode} {large[0]}: {remedy}")
 
 
 def probe(cell: Cell) -> list[str]:

@@ -22,8 +22,9 @@ from salrun.models import inference
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy
 from salrun.pipeline import cell as pipeline
+from salrun.pipeline import numerics as numerics_module
 from salrun.pipeline.build import Cell, build
-from salrun.pipeline.numerics import CERTAIN, compare, measure, probe
+from salrun.pipeline.numerics import CERTAIN, Numerics, compare, measure, probe, refuse_large
 from salrun.pipeline.stages import Stages, Tile
 from salrun.results.collect import refuse_strangers
 from salrun.results.run import Run
@@ -295,16 +296,20 @@ def spoilt(model: Classifier, change: Callable[[nn.Module], nn.Module]) -> Class
     return other.eval()
 
 
+def accepted(stages: Stages) -> Numerics:
+    numerics = measure(stages.cell, stages)
+    refuse_large(stages.cell, numerics)
+    return numerics
+
+
 def test_a_large_effect_on_scores_is_refused(exact: Stages, tmp_path: Path) -> None:
-    stages = turned(exact, tmp_path, spoilt(exact.models["model"], Offset))
     with pytest.raises(SalrunError) as refusal:
-        measure(stages.cell, stages)
+        accepted(turned(exact, tmp_path, spoilt(exact.models["model"], Offset)))
     told = str(refusal.value)
     assert told.startswith("numerics=fast shifts metrics.insertion of edge by ") and "\n" not in told
     assert "standard errors (<= 0.1)" in told and "(>= 0.98)" in told
     assert told.endswith(": use numerics=exact, or leave out metrics.insertion")
-    unspoilt = turned(exact, tmp_path, spoilt(exact.models["model"], nn.Sequential))
-    assert measure(unspoilt.cell, unspoilt).effects
+    assert accepted(turned(exact, tmp_path, spoilt(exact.models["model"], nn.Sequential))).effects
 
 
 class Rough(nn.Module):
@@ -324,14 +329,24 @@ def test_gradients_that_change_are_refused_by_the_method_s_name(exact: Stages, t
         for mode in ("fast", "fast_gradients"):
             stages = turned(exact, tmp_path, model, numerics=mode, methods=[smoothgrad], metrics=[])
             if good or mode == "fast":
-                effects = measure(stages.cell, stages).effects
+                effects = accepted(stages).effects
                 assert [(e.method, e.images) for e in effects] == [("smoothgrad", 4)] * (mode == "fast_gradients")
             else:
-                with pytest.raises(SalrunError, match=r"fast_gradients correlates maps of smoothgrad by 0\.\d+ with"):
-                    measure(stages.cell, stages)
+                with pytest.raises(SalrunError, match=r"maps of smoothgrad by 0\.\d+ .*: use numerics=fast, or leave"):
+                    accepted(stages)
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_run_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics_module, "SHIFT", 1e-12)
+    with pytest.raises(SalrunError, match="shifts metrics.insertion of edge"):
+        run(tmp_path, "refused", "numerics=fast")
+    facts = json.loads((tmp_path / "refused" / "run.json").read_text())
+    assert facts["status"] == "failed" and facts["reason"].startswith("numerics=fast shifts")
+    assert [row["method"] for row in facts["numerics"]["probe"]] == ["edge", "gradient"]
+    assert not (tmp_path / "refused" / "tables").exists()
 
 
 def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
