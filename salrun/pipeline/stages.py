@@ -395,7 +395,7 @@ class Stages:
 
 
 def explains_again(metric: MetricPart) -> bool:
-    """Whether a metric compares maps of neighbouring images: their small differences are no matter for `fast`."""
+    """Whether a metric compares maps of neighbouring images; half precision would drown their small differences."""
     return "explain" in metric.metric.needs
 
 
