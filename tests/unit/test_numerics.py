@@ -26,7 +26,7 @@ from salrun.pipeline import numerics as numerics_module
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.numerics import CERTAIN, Numerics, compare, measure, probe, refuse_large
 from salrun.pipeline.stages import Stages, Tile
-from salrun.results.collect import refuse_strangers
+from salrun.results.collect import common_facts, refuse_strangers, write_joined
 from salrun.results.run import Run
 from salrun.results.tables import NUMERICS
 from salrun.store.entries import Store, key_of
@@ -373,6 +373,9 @@ def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SalrunError, match="numerics is exact in one, fast in the other"):
         refuse_strangers([plain, fast])
     again = run(tmp_path, "again", "numerics=fast")
+    write_joined([fast, again], tmp_path / "joined", fast.metrics)
+    assert pd.read_csv(tmp_path / "joined" / "numerics.csv").equals(table), "of both once"
+    assert common_facts([fast, again])["numerics"] == {"mode": "fast"}
     assert again.facts["computed"]["model"] == {"maps": 0, "scores": 0} and again.scores.equals(fast.scores)
     capsys.readouterr()
     run_plan = pipeline.run(config(tmp_path, "numerics=fast", "plan=true"), tmp_path / "plan")
