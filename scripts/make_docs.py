@@ -34,6 +34,7 @@ from salrun.results.tables import write_csv
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
+UNJUDGED = {"tomsett": ("curves",)}  # tables that no verdict of a paper reads
 EVIDENCE = "verdicts"  # docs/results/verdicts/<name>: tables of single images, and the verdicts made of them
 PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
 
@@ -75,7 +76,11 @@ def keep_evidence(run: Path, folder: Path) -> None:
     for path in [*(run / "tables").glob("*_*.csv"), *(run / "figures").glob("*.csv")]:
         (folder / path.relative_to(run)).write_bytes(path.read_bytes())
     for path in sorted((run / "tables").iterdir()):
-        if (path.suffix == ".parquet" and path.stem != "summary") or path.name in ("cells.csv", "model.csv"):
+        judged_by = path.suffix == ".parquet" and path.stem not in (
+            "summary",
+            *UNJUDGED.get(Run(run).facts["paper"], ()),
+        )
+        if judged_by or path.name in ("cells.csv", "model.csv"):
             (folder / "tables" / path.name).write_bytes(path.read_bytes())
     facts = json.dumps({k: v for k, v in Run(run).facts.items() if k not in PRIVATE}, indent=2)
     (folder / "run.json").write_text(re.sub(r"/[^\s\"]*/(?=outputs/)", "", facts) + "\n")  # no machine's folders

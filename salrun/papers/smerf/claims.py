@@ -106,7 +106,7 @@ class OfPools:
 
     @property
     def pooled(self) -> list[Pooled]:
-        raise NotImplementedError
+        raise NotImplementedError("abstract")
 
     @property
     def reads(self) -> Reads:
