@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from salrun.config.parts import MetricPart
 from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.facts import cell_table, run_facts
+from salrun.pipeline.figures import draw_once
 from salrun.pipeline.measured import Measured
 from salrun.pipeline.numerics import Numerics, measure, refuse_large
 from salrun.pipeline.plan import Line, Plan, plan
@@ -73,7 +75,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
             measured.write(out, obtained, record.facts["metrics"])
             write_numerics(out / "tables", measured.cells, numerics.rows())
         with record.stage("figures and claims"):
-            claims, problems = papers.conclude(cell.paper, Run(out))
+            claims, problems = papers.conclude(cell.paper, Run(out), partial(draw_once, cell.store))
         record.write(problems=problems)
         if config["report"]:
             with record.stage("report"):

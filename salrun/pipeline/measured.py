@@ -59,15 +59,11 @@ class Measured:
         more = self.cell.dataset.image_facts(image["image_id"]) if hasattr(self.cell.dataset, "image_facts") else {}
         confidence = result.confidence.double().cpu().numpy()
         self._images.append(pd.DataFrame({"cell": called["cell"], **image, "confidence": confidence, **more}))
+        if result.scores:
+            self._scores.append(_score_rows(result, called | image))
         for key, score in result.scores.items():
-            named = dict(zip(SCORE, key, strict=True))
-            flags = np.array(FLAGS)[score.flag.cpu().numpy()]
-            target = result.target[named["method"]].tolist()
-            value = score.value.double().cpu().numpy()
-            self._scores.append(
-                pd.DataFrame({**called, **image, "target": target, **named, "value": value, "flag": flags})
-            )
             if score.curve is not None:
+                named = dict(zip(SCORE, key, strict=True))
                 y = score.curve.double().cpu().numpy()
                 x = np.arange(y.shape[1], dtype=float)
                 if score.curve_x is not None:
@@ -101,3 +97,19 @@ class Measured:
         write_tables(out / "tables", scores, curves, images, self.cells, models, directions_of(metrics, scores))
         if self._shown:
             self._maps.write(out / "maps")
+
+
+def _score_rows(result: Result, image: Mapping[str, Any]) -> pd.DataFrame:
+    """All scores of a tile as one table, score after score; `image`: columns that every score has alike."""
+    n, scores = len(result.batch), result.scores.values()
+    targets = {method: target.tolist() for method, target in result.target.items()}
+    named = zip(SCORE, zip(*result.scores, strict=True), strict=True)
+    return pd.DataFrame(
+        {
+            **{name: of * len(scores) if isinstance(of, list) else of for name, of in image.items()},
+            "target": [target for method, *_ in result.scores for target in targets[method]],
+            **{name: np.repeat(np.array(of), n) for name, of in named},
+            "value": np.concatenate([score.value.double().cpu().numpy() for score in scores]),
+            "flag": np.array(FLAGS)[np.concatenate([score.flag.cpu().numpy() for score in scores])],
+        }
+    )

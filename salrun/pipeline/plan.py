@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -23,7 +25,7 @@ class Line:
     passes: float  # per image, as if nothing were stored
     done: int  # images the store already has
     images: int
-    rate: float  # of the model that does it, forward passes per second on this device
+    rate: Callable[[], float]  # of the model that does it, forward passes per second on this device; timed when asked
 
     @property
     def todo(self) -> float:
@@ -31,7 +33,7 @@ class Line:
 
     @property
     def seconds(self) -> float:
-        return self.todo / self.rate
+        return self.todo / self.rate() if self.todo else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,13 @@ class Plan:
 
 
 def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
-    """Count what is to be done; forward passes are timed for half a second on each model at work."""
+    """Count what is to be done; forward passes are timed for half a second on each model that has something to do."""
     images, model = sum(len(t.ids) for t in tiles), stages.models[OWN]
-    by_model = forward_rate(model, cell, cell.tile)
+    by_model = cache(lambda: forward_rate(model, cell, cell.tile))
     by_copy = by_model
     fast = [part.name for part in cell.methods if stages.network_of(OWN, part) is not model]
     if fast or any("model" in m.metric.needs for m in cell.metrics):
-        by_copy = forward_rate(stages.inference(), cell, stages.forward_batch)
+        by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch))
     lines = []
     for part in cell.methods:
         passes = part.method.passes(model, cell.dataset.shape)
@@ -125,7 +127,7 @@ def forward_rate(model: Classifier, cell: Cell, batch: int) -> float:
 
 
 def _rates(lines: list[Line]) -> str:
-    return " and ".join(f"{rate:,.0f}" for rate in sorted({line.rate for line in lines}))
+    return " and ".join(f"{rate:,.0f}" for rate in sorted({line.rate() for line in lines}))
 
 
 def duration(seconds: float) -> str:

@@ -277,8 +277,7 @@ class Stages:
         raw = raw.sum(1) if part.method.signed else raw.abs().sum(1)
         scale = raw.abs().flatten(1).amax(1).clamp(min=1e-30)
         tensors = {"plane": (raw / scale.view(-1, 1, 1)).half().cpu(), "scale": scale.float().cpu()}
-        if not self.keep_maps:  # else the map itself is in the store
-            self.cell.store.write("planes", key, tensors)
+        self.cell.store.write("planes", key, tensors)  # beside the map too: a sixth of its bytes, read by every run
         return tensors
 
     def _explain(self, part: MethodPart, result: Result, x: Tensor, exact: bool = False) -> Tensor:

@@ -164,7 +164,8 @@ def name_scores(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     several = distinct.duplicated(["metric", "method", "mode", "score"], keep=False)
     full = parts["metric"].isin(set(distinct.loc[several, "metric"]))
     told = parts.assign(view=parts["view"].where(full, ""))[["mode", "score", "view"]]
-    suffix = told.apply(lambda row: " ".join(filter(None, row)), axis=1) if len(told) else parts["metric"]
+    joined = [" ".join(filter(None, row)) for row in zip(*(told[name].tolist() for name in told), strict=True)]
+    suffix = pd.Series(joined, told.index, parts["metric"].dtype)
     return parts["metric"].where(suffix == "", parts["metric"] + " · " + suffix), parts["view"].mask(full, "")
 
 
