@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -68,6 +68,7 @@ _POINTWISE = ("scale", "add", "shape")  # what may lie between the image and its
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _CONV_TRANSPOSE = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 _LANE = "_salrun_lane"
+_BLOCK = 1 << 17  # elements, few enough to stay in a processor's cache
 
 
 class Step(NamedTuple):
@@ -99,11 +100,22 @@ class Lane:
 
 @dataclass(frozen=True)
 class Affine:
-    """z = W x + b: a dense layer, or a convolution with the arguments `conv` of torch.convolution."""
+    """z = W x + b: a dense layer, or a convolution with the arguments `conv` of torch.convolution.
 
-    weight: Tensor
+    W_ij = kernel_ij scale_j, without `scale` the kernel itself.
+    """
+
+    kernel: Tensor
     bias: Tensor | None = None
     conv: tuple[Any, ...] | None = None
+    scale: Tensor | None = None
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """W, made when a rule asks for it."""
+        if self.scale is None:
+            return self.kernel
+        return self.kernel * self.scale.view(-1, *[1] * (self.kernel.dim() - 1))
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The layer with other parameters."""
@@ -118,10 +130,16 @@ class Affine:
         mask = [True, False, False]
         return torch.ops.aten.convolution_backward(signal, x, weight, None, *self.conv, mask)[0]
 
+    def pull(self, signal: Tensor, x: Tensor) -> Tensor:
+        """W^T signal without W: the scale goes to the signal, which is overwritten."""
+        if self.scale is not None:
+            signal.mul_(self.scale.view(-1, *[1] * (signal.dim() - 2)))
+        return self.transpose(signal, self.kernel, x)
+
     def scaled(self, scale: Tensor, shift: Tensor) -> Affine:
         """scale * (W x + b) + shift per output channel: this layer with a batch norm folded in."""
-        weight = self.weight * scale.view(-1, *[1] * (self.weight.dim() - 1))
-        return Affine(weight, shift if self.bias is None else self.bias * scale + shift, self.conv)
+        bias = shift if self.bias is None else self.bias * scale + shift
+        return Affine(self.kernel, bias, self.conv, scale if self.scale is None else self.scale * scale)
 
 
 @dataclass
@@ -468,6 +486,27 @@ def pullback(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable
         leaf = x.detach().requires_grad_(True)
         y = f(leaf)
     return y.detach(), lambda s: torch.autograd.grad(y, leaf, s, retain_graph=True)[0]
+
+
+def by_blocks(f: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """f(x, *others), each of the form of x, for an f that goes element by element; the others may have one row for all.
+
+    On a processor a piece at a time, so small that what f makes on its way stays in the cache.
+    """
+    if x.device.type != "cpu" or x.dim() < 2 or any(t.shape[1:] != x.shape[1:] for t in others):
+        return f(x, *others)
+    last = _is_laid_out(x)
+    rows = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
+    width = max(1, _BLOCK // max(1, len(x)))
+    values: list[Tensor] = []
+    for start in range(0, max(1, rows[0].shape[1]), width):
+        found = f(*(t[:, start : start + width] for t in rows))
+        values = values or [torch.empty_like(rows[0]) for _ in found]
+        for value, piece in zip(values, found, strict=True):
+            value[:, start : start + width] = piece
+    if last:
+        return tuple(value.view(x.movedim(1, -1).shape).movedim(-1, 1) for value in values)
+    return tuple(value.view(x.shape) for value in values)
 
 
 def _laid_out(image: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.methods.backward import Op, Rule, Rules, Step, Trace, one_hot, ordinary, pullback, trace
+from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one_hot, ordinary, pullback, trace
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, halving
 from salrun.methods.relevance import part
 from salrun.methods.variants import wide
@@ -40,8 +40,11 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
     def rule(op: Op) -> Step:
         x, y = op.x, op()
 
-        def back(m: Tensor) -> tuple[Tensor]:
+        def back(m: Tensor) -> tuple[Tensor, ...]:
             x0, y0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
+            return by_blocks(multiplied, x, y, x0, y0, m) if op.kind == "relu" else multiplied(x, y, x0, y0, m)
+
+        def multiplied(x: Tensor, y: Tensor, x0: Tensor, y0: Tensor, m: Tensor) -> tuple[Tensor]:
             return (ratio(y - y0, x - x0, near, slope(x if slope_at == "input" else x0)).mul_(m),)
 
         def slope(point: Tensor) -> Tensor:
@@ -87,18 +90,23 @@ def reveal_cancel(op: Op) -> Step:
 
     def back(m: Tensor) -> tuple[Tensor]:
         d, size = u - op.run.reference(u), layer.weight.abs()
-        total, r, dz = layer(d.abs(), size), wide(op.run.reference(z)), wide(z) - wide(op.run.reference(z))
+        total = layer(d.abs(), size)
+        # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
+        both, apart = by_blocks(multipliers, total, z, op.run.reference(z), op.reference, m)
+        even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
+        return (even.addcmul_(d.sign_(), odd),)
+
+    def multipliers(total: Tensor, z: Tensor, r: Tensor, y0: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N; `total` is P - N."""
+        r, dz = wide(r), wide(z) - wide(r)
         least = 4 * torch.finfo(total.dtype).eps * wide(total)  # a smaller sum is rounding of the total
         positive = _not_zero((wide(total) + dz) / 2, least)  # (|d w| + d w) / 2 = (d w)+
         negative = _not_zero((dz - wide(total)) / 2, least)
         up, down = h(r + positive), h(r + negative)
-        both = h(r + positive + negative) - wide(op.reference)
+        both = h(r + positive + negative) - wide(y0)
         plus = ((both + up - down) / positive).to(m)
         minus = ((both + down - up) / negative).to(m)
-        # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        even = layer.transpose((plus + minus).mul_(m), layer.weight / 4, u)
-        odd = layer.transpose((plus - minus).mul_(m), size / 4, u)
-        return (even.addcmul_(d.sign_(), odd),)
+        return (plus + minus).mul_(m), (plus - minus).mul_(m)
 
     return Step(y, [u], back)
 

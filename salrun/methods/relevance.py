@@ -28,7 +28,7 @@ def safe_div(p: Tensor, q: Tensor) -> Tensor:
 
 def z_rule(layer: Affine, x: Tensor, z: Tensor) -> Back:
     """R_i = x_i sum_j w_ij R_j / z_j. The bias is in z_j: it absorbs its share."""
-    return lambda r: layer.transpose(safe_div(r, z), layer.weight, x).mul_(x)
+    return lambda r: layer.pull(safe_div(r, z), x).mul_(x)
 
 
 def epsilon_rule(layer: Affine, x: Tensor, z: Tensor, epsilon: float) -> Back:
@@ -36,7 +36,7 @@ def epsilon_rule(layer: Affine, x: Tensor, z: Tensor, epsilon: float) -> Back:
 
     def back(r: Tensor) -> Tensor:
         moved = torch.copysign(z.new_full((), epsilon), z).add_(z)
-        return layer.transpose(torch.div(r, moved, out=moved), layer.weight, x).mul_(x)
+        return layer.pull(torch.div(r, moved, out=moved), x).mul_(x)
 
     return back
 
@@ -63,8 +63,8 @@ def alpha_beta_rule(
         return layer.transpose(s, up, x).mul_(above).add_(layer.transpose(s, down, x).mul_(below))
 
     if beta == 0:
-        return lambda r: alpha * share(1, r)
-    return lambda r: alpha * share(1, r) - beta * share(-1, r)
+        return lambda r: share(1, r).mul_(alpha)
+    return lambda r: share(1, r).mul_(alpha).sub_(share(-1, r), alpha=beta)
 
 
 def spread_rule(layer: Affine, x: Tensor, share: Tensor) -> Back:
@@ -108,7 +108,7 @@ def add_z(op: Op) -> Step:
 
     def back(r: Tensor) -> tuple[Tensor, ...]:
         s = safe_div(r, y)
-        return tuple((c * t * s).sum_to_size(t.shape) for t, c in op.terms)
+        return tuple((s * t if c == 1 else c * t * s).sum_to_size(t.shape) for t, c in op.terms)
 
     return Step(y, [t for t, _ in op.terms], back)
 

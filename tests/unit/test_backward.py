@@ -14,6 +14,7 @@ import torchvision
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError
+from salrun.methods import backward
 from salrun.methods.backward import _KINDS, Affine, Rules, trace
 from salrun.methods.deep_taylor import DeepTaylor
 from salrun.methods.deeplift import _RESCALE, DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
@@ -736,3 +737,19 @@ def test_names_of_operators_exist() -> None:
     assert unknown == []
     assert len(_KINDS) > 120
     assert set(_RESCALE.rules) >= {"max_pool", "product", "softmax"}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("block", [7, 1 << 17])
+def test_element_by_element_in_blocks_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, channels_last: bool, block: int
+) -> None:
+    monkeypatch.setattr(backward, "_BLOCK", block)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
+    one = torch.randn(1, 4, 5, 6, generator=torch.Generator().manual_seed(1))  # a row for all
+    expected = (x * one, x - one)
+    found = backward.by_blocks(lambda a, b: (a * b, a - b), x, one)
+    for value, wanted in zip(found, expected, strict=True):
+        assert torch.equal(value, wanted) and value.shape == x.shape
+    assert torch.equal(backward.by_blocks(lambda a, b: (a + b,), x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
