@@ -83,7 +83,7 @@ def keep_evidence(run: Path, folder: Path) -> None:
         if judged_by or path.name in ("cells.csv", "model.csv"):
             (folder / "tables" / path.name).write_bytes(path.read_bytes())
     facts = json.dumps({k: v for k, v in Run(run).facts.items() if k not in PRIVATE}, indent=2)
-    (folder / "run.json").write_text(re.sub(r"/[^\s\"]*/(?=outputs/)", "", facts) + "\n")  # no machine's folders
+    (folder / "run.json").write_text(re.sub(r"/[^\s\"]*/(?=outputs\b)", "", facts) + "\n")  # no machine's folders
     write_verdicts(folder)
 
 
