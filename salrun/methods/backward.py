@@ -275,6 +275,7 @@ class Tape(TorchFunctionMode):
         """Forget overwritten tensors: they and their new values hold each other alive."""
         for lane in self.written:
             lane.now = None
+        self.written.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

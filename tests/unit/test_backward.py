@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.methods import backward
-from salrun.methods.backward import _KINDS, Affine, Rules, trace
+from salrun.methods.backward import _KINDS, Affine, Rules, Tape, trace
 from salrun.methods.deep_taylor import DeepTaylor
 from salrun.methods.deeplift import _RESCALE, DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
 from salrun.methods.guided import DeconvNet, GuidedBackprop
@@ -716,6 +716,21 @@ def test_nothing_is_kept_alive() -> None:
         assert all(ref() is None for ref in seen)
     finally:
         gc.enable()
+
+
+def test_no_pass_outlives_its_method() -> None:
+    """Of a network with several in-place operators too: a graph that holds its own tape is freed by nobody."""
+
+    def tapes() -> int:
+        return sum(isinstance(thing, Tape) for thing in gc.get_objects())
+
+    model, x = classifier(Spelling("one module, in place")), rand(2, 3, 6, 6)
+    gc.collect()
+    before = tapes()
+    for method in METHODS.values():
+        run(method, model, x, background=x)
+    gc.collect()
+    assert tapes() == before
 
 
 def test_a_rule_set_is_a_dictionary() -> None:
