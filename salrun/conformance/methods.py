@@ -17,7 +17,7 @@ from salrun.conformance import NotApplicable, require
 from salrun.conformance.device import DeviceClean
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
-from salrun.models.inference import InferenceCopy, Network
+from salrun.models.inference import InferenceCopy, Network, folded_copy
 from salrun.rng import Draws
 from salrun.types import PRIMARY, ROLES, FeatureStats, Fitted, Method
 
@@ -340,8 +340,19 @@ def half_precision(method: Method, case: Case) -> None:
     require(0 < off <= 0.02, f"maps in half precision differ by {off:.1e} of their largest value on average")
 
 
+def folded(method: Method, case: Case) -> None:
+    """With `foldable`, a copy whose batch norms are folded into the layers before them is explained as the model."""
+    if not method.foldable:
+        raise NotApplicable("it explains the model itself")
+    expected, keep = case.run(method), {case.model.layers.get(name, name) for name in (getattr(method, "layer", ""),)}
+    copied = folded_copy(case.model, case.x, keep)
+    require("folded" in getattr(copied, "steps", ()), "the network could not be folded")
+    case.model = copied
+    agree(case.run(method), expected, "on a copy with folded batch norms")
+
+
 CHECKS: list[Callable[[Method, Case], None]] = [
     *(shape_and_dtype, not_trivial, float32, target_matters, targets_are_per_image, wrong_number_of_targets),
     *(batch_size, chunk_size, order, batch_mates, nan_image, model_untouched, seed, without_grad),
-    *(device_clean, runs_on_meta, half_precision),
+    *(device_clean, runs_on_meta, half_precision, folded),
 ]

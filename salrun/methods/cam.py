@@ -52,6 +52,7 @@ class GradCAM(Method):
     needs: ClassVar[frozenset[str]] = frozenset({"layer"})
     paper_name: ClassVar[str] = "Grad-CAM"
     source: ClassVar[str] = "Selvaraju et al. 2017, arXiv:1610.02391"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
@@ -78,6 +79,7 @@ class GradCAMPlusPlus(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "Grad-CAM++"
     source: ClassVar[str] = "Chattopadhay et al. 2018, arXiv:1710.11063"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)

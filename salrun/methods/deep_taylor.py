@@ -48,6 +48,7 @@ class DeepTaylor(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.foldable = not self.library
         if not self.low < self.high:
             raise SalrunError(f"low of deep_taylor must be below high, got {self.low} and {self.high}")
 

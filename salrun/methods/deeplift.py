@@ -214,6 +214,7 @@ class DeepLiftRescale(Method):
 
     paper_name: ClassVar[str] = "DeepLIFT Rescale"
     source: ClassVar[str] = "Shrikumar et al. 2017, arXiv:1704.02685"
+    foldable = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0
@@ -235,6 +236,7 @@ class DeepLiftRevealCancel(Method):
 
     paper_name: ClassVar[str] = "DeepLIFT RevealCancel"
     source: ClassVar[str] = "Shrikumar et al. 2017, arXiv:1704.02685"
+    foldable = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 6.0
@@ -261,6 +263,7 @@ class DeepSHAP(Method):
     needs: ClassVar[frozenset[str]] = frozenset({"background"})
     paper_name: ClassVar[str] = "SHAP"
     source: ClassVar[str] = "Lundberg, Lee 2017, arXiv:1705.07874"
+    foldable = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.n_references

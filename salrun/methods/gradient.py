@@ -39,6 +39,7 @@ class Gradient(Method):
 
     paper_name: ClassVar[str] = "Gradient"
     source: ClassVar[str] = "Simonyan et al. 2014, arXiv:1312.6034"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         return shared_pass(model, x, target, fitted, space=self.space).input_gradient
@@ -56,6 +57,7 @@ class Sensitivity(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "Sensitivity"
     source: ClassVar[str] = "Simonyan et al. 2014, arXiv:1312.6034"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         gradient = shared_pass(model, x, target, fitted, space=self.space).input_gradient
@@ -73,6 +75,7 @@ class InputXGradient(Method):
 
     paper_name: ClassVar[str] = "Input*Gradient"
     source: ClassVar[str] = "Shrikumar et al. 2016, arXiv:1605.01713"
+    foldable = True
 
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
@@ -96,6 +99,7 @@ class SmoothGrad(Method):
 
     paper_name: ClassVar[str] = "SmoothGrad"
     source: ClassVar[str] = "Smilkov et al. 2017, arXiv:1706.03825"
+    foldable = True
     averages_passes: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
@@ -152,6 +156,7 @@ class IntegratedGradients(Method):
 
     paper_name: ClassVar[str] = "Integrated Gradients"
     source: ClassVar[str] = "Sundararajan et al. 2017, arXiv:1703.01365"
+    foldable = True
     averages_passes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

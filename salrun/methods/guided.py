@@ -62,6 +62,7 @@ class DeconvNet(Method):
 
     paper_name: ClassVar[str] = "DeconvNet"
     source: ClassVar[str] = "Zeiler, Fergus 2014, arXiv:1311.2901"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         rules = _rules("deconvnet", positive_signal)
@@ -80,6 +81,7 @@ class GuidedBackprop(Method):
 
     paper_name: ClassVar[str] = "Guided Backprop"
     source: ClassVar[str] = "Springenberg et al. 2015, arXiv:1412.6806"
+    foldable = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         rules = _rules("guided_backprop", positive_and_active)

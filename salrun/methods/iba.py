@@ -152,6 +152,7 @@ class IBA(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "IBA"
     source: ClassVar[str] = "Schulz et al., ICLR 2020"
+    foldable = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 1.0 + 3.0 * (self.steps - 1) * self.copies

@@ -61,6 +61,7 @@ class LRP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.foldable = self.batch_norm == "fold"
         if abs(self.alpha - self.beta - 1) > 1e-9:
             raise SalrunError(f"alpha and beta of lrp must satisfy alpha - beta = 1, got {self.alpha} and {self.beta}")
 

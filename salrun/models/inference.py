@@ -1,7 +1,8 @@
-"""A copy of a classifier that only runs forward, faster: BatchNorm folded, channels last, compiled where it pays.
+"""Faster copies of a classifier: BatchNorm folded, channels last; one that only runs forward compiled where it pays.
 
-Every step proves itself on a probe: where the copy's probabilities would be further from the exact ones (the network in
-float64) than a tolerance, or where the step fails, it is not taken and a warning says so. With `numerics="fast"` the
+Every step proves itself on a probe: where the copy's probabilities (of a differentiable copy: its gradients too) would
+be further from the exact ones (the network in float64) than a tolerance, or where the step fails, it is not taken and a
+warning says so. With `numerics="fast"` the
 copy computes in half precision (bfloat16) up to its last layer; that this is no matter is shown by the scores
 themselves (`salrun.pipeline.numerics`), here it must only give the same answers.
 """
@@ -12,7 +13,7 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -66,8 +67,8 @@ class Network:
 class InferenceCopy(Classifier):
     """The forward pass of `original`; `gradients`: that of the input can be asked for.
 
-    `steps` names what was done; it is in the fingerprint. Layers are read off the original (`exact`): here they may be
-    folded into each other or compiled.
+    `steps` names what was done; it is in the fingerprint. Layers of a forward-only copy are read off the original
+    (`exact`): here they may be folded into each other or compiled.
     """
 
     def __init__(self, original: Classifier, network: Network, steps: list[str], gradients: bool = False) -> None:
@@ -82,7 +83,7 @@ class InferenceCopy(Classifier):
 
     @property
     def exact(self) -> Classifier:
-        return self._original[0]
+        return self if self.gradients and not self.reduced else self._original[0]
 
     @property
     def reduced(self) -> bool:
@@ -106,9 +107,13 @@ class Trial:
     truth: Tensor  # of the network in float64
     noise: float  # how far the network itself is from it
     tolerance: float
+    slope: Trial | None = None  # the same for the gradients
 
     def agrees(self, network: Callable[[Tensor], Tensor], what: str) -> bool:
-        """Whether every probability is within the tolerance, or four times the network's own noise."""
+        """Whether every probability is within the tolerance, or four times the network's own noise.
+
+        Gradients, where they are asked for, in the same way: relative to the largest of each image.
+        """
         logits = self._logits(network, what)
         if logits is None:
             return False
@@ -117,6 +122,17 @@ class Trial:
             log.warning("%s: not %s: a probability would be off by %.1e of itself", self.name, what, gap)
             return False
         log.info("%s: %s: probabilities within %.1e (original %.1e)", self.name, what, gap, self.noise)
+        return self.slope is None or self.slope.gradients_agree(network, what)
+
+    def gradients_agree(self, network: Callable[[Tensor], Tensor], what: str) -> bool:
+        """Whether every gradient is within the tolerance, or four times the network's own noise, in a trial of them."""
+        slopes = self._logits(lambda z: _slopes(network, z), what)
+        if slopes is None:
+            return False
+        gap = _steepest(slopes, self.truth)
+        if not gap <= max(self.tolerance, 4 * self.noise):
+            log.info("%s: not %s: a gradient would be off by %.1e of the largest", self.name, what, gap)
+            return False
         return True
 
     def answers(self, network: Callable[[Tensor], Tensor], what: str) -> bool:
@@ -168,19 +184,9 @@ def inference_copy(
         raise SalrunError(f"inference.compile must be auto, on or off, got '{compile}'")
     probe = classifier.normalise(probe)
     module = copy.deepcopy(classifier.module).eval().requires_grad_(False)
-    trial = Trial(classifier.name, probe, *_exact(module, probe), tolerance)
+    trial = Trial(classifier.name, probe, *_exact(module, probe, _probabilities, _gap), tolerance)
     accepted = trial.agrees
-    steps: list[str] = []
-    folded = _folded(module, probe, trial.agrees)
-    if folded is not None:
-        module = folded
-        steps.append("folded")
-    network = Network(module)
-    if probe.ndim == 4:
-        other = Network(copy.deepcopy(module).to(memory_format=torch.channels_last), channels_last=True)
-        if trial.agrees(other, "channels_last"):
-            network = other
-            steps.append("channels_last")
+    network, steps = _laid_out(module, probe, trial)
     if numerics == "fast":
         other = _halved(network, probe, classifier.name)
         if other.dtype is not None and trial.answers(other, _word(other.dtype)):
@@ -196,6 +202,36 @@ def inference_copy(
             network = other
             steps += ["compiled", "frozen"] if frozen else ["compiled"]
     return InferenceCopy(classifier, network, steps, gradients)
+
+
+@torch.no_grad()
+def folded_copy(
+    classifier: Classifier, probe: Tensor, keep: Collection[str] = (), tolerance: float = 1e-5
+) -> Classifier:
+    """The same network, faster there and back: BatchNorm folded, channels last; itself where no step proves itself.
+
+    `keep`: layers whose outputs are read, and that no BatchNorm is folded into. Probabilities and gradients on `probe`
+    (raw images) agree to `tolerance`, or to four times the original's own rounding.
+    """
+    probe = classifier.normalise(probe)
+    module = copy.deepcopy(classifier.module).eval().requires_grad_(False)
+    try:
+        slope = Trial(classifier.name, probe, *_exact(module, probe, _slopes, _steepest), tolerance)
+    except Exception:  # a network without gradients, or one that must not be copied: methods say so themselves
+        return classifier
+    trial = Trial(classifier.name, probe, *_exact(module, probe, _probabilities, _gap), tolerance, slope)
+    network, steps = _laid_out(module, probe, trial, keep)
+    return InferenceCopy(classifier, network, steps, gradients=True) if steps else classifier
+
+
+def _laid_out(module: nn.Module, probe: Tensor, trial: Trial, keep: Collection[str] = ()) -> tuple[Network, list[str]]:
+    """The module with its BatchNorms folded and its channels last, as far as both prove themselves; what was done."""
+    module, steps = _folded(module, probe, trial.agrees, keep)
+    if probe.ndim == 4:
+        other = Network(copy.deepcopy(module).to(memory_format=torch.channels_last), channels_last=True)
+        if trial.agrees(other, "channels_last"):
+            return other, [*steps, "channels_last"]
+    return Network(module), steps
 
 
 def fast_dtype(device: torch.device) -> torch.dtype | None:
@@ -270,19 +306,37 @@ def _probabilities(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor
     return network(probe).cpu().double().softmax(1)
 
 
-def _exact(module: nn.Module, probe: Tensor) -> tuple[Tensor, float]:
-    """The probabilities in float64, and how far the module's own are from them; its own where it has no float64."""
-    plain = _probabilities(module, probe)
+def _slopes(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor:
+    """The gradient of each image's largest logit at the image, in float64."""
+    with torch.enable_grad():
+        point = probe.detach().requires_grad_(True)
+        return torch.autograd.grad(network(point).amax(1).sum(), point)[0].cpu().double()
+
+
+def _exact(
+    module: nn.Module,
+    probe: Tensor,
+    quantity: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor],
+    gap: Callable[[Tensor, Tensor], float],
+) -> tuple[Tensor, float]:
+    """A quantity in float64, and how far the module's own is from it; its own where it has no float64."""
+    plain = quantity(module, probe)
     try:
-        exact = _probabilities(copy.deepcopy(module).cpu().double(), probe.cpu().double())
+        exact = quantity(copy.deepcopy(module).cpu().double(), probe.cpu().double())
     except RuntimeError:  # a float32 constant inside
         return plain, 0.0
-    return exact, _gap(plain, exact)
+    return exact, gap(plain, exact)
 
 
 def _gap(p: Tensor, truth: Tensor) -> float:
     """The largest difference of a probability, relative to itself."""
     return float(((p - truth).abs() / truth).max())
+
+
+def _steepest(slopes: Tensor, truth: Tensor) -> float:
+    """The largest difference of a gradient, relative to the largest gradient of its image."""
+    each = truth.abs().flatten(1).amax(1).clamp(min=1e-300)
+    return float(((slopes - truth).abs().flatten(1).amax(1) / each).max())
 
 
 def _repays(module: nn.Module, probe: Tensor, passes: float, name: str) -> bool:
@@ -296,27 +350,32 @@ def _repays(module: nn.Module, probe: Tensor, passes: float, name: str) -> bool:
 
 
 def _folded(
-    module: nn.Module, probe: Tensor, agrees: Callable[[Callable[[Tensor], Tensor], str], bool]
-) -> nn.Module | None:
-    """A copy with every BatchNorm folded that directly follows a convolution or a linear layer; None if there is none.
+    module: nn.Module,
+    probe: Tensor,
+    agrees: Callable[[Callable[[Tensor], Tensor], str], bool],
+    keep: Collection[str] = (),
+) -> tuple[nn.Module, list[str]]:
+    """A copy with every BatchNorm folded that directly follows a convolution or a linear layer, and what was done.
 
-    Where folding all of them changes the result, each is tried alone.
+    Not into the layers `keep`. Where folding all of them changes the result, each is tried alone.
     """
     pairs = _pairs(module, probe)
-    if not pairs:
-        return None
-    candidate = copy.deepcopy(module)
-    for layer, norm in pairs:
-        _fold(candidate, layer, norm)
-    if agrees(candidate, f"folded at once ({len(pairs)} BatchNorms)"):
-        return candidate
-    folded, good = module, False
-    for layer, norm in pairs:
-        candidate = copy.deepcopy(folded)
-        _fold(candidate, layer, norm)
-        if agrees(candidate, f"folded ({norm} into {layer})"):
-            folded, good = candidate, True
-    return folded if good else None
+    wanted = [(layer, norm) for layer, norm in pairs if layer not in keep]
+    if not wanted:
+        return module, []
+    folded = copy.deepcopy(module)
+    for layer, norm in wanted:
+        _fold(folded, layer, norm)
+    if not agrees(folded, f"folded at once ({len(wanted)} BatchNorms)"):
+        folded, tried, wanted = module, wanted, []
+        for layer, norm in tried:
+            candidate = copy.deepcopy(folded)
+            _fold(candidate, layer, norm)
+            if agrees(candidate, f"folded ({norm} into {layer})"):
+                folded = candidate
+                wanted.append((layer, norm))
+    left = [norm for layer, norm in pairs if (layer, norm) not in wanted]
+    return folded, [" but ".join(["folded", *left])] if wanted else []
 
 
 def _pairs(module: nn.Module, probe: Tensor) -> list[tuple[str, str]]:

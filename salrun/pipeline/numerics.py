@@ -181,7 +181,7 @@ def _map_effects(cell: Cell, exact: Stages, fast: Stages, role: str) -> Iterator
     for kind, images in COMPARED.items():
         tile = Tile(-1, tuple(_spaced(cell.dataset.explained(), images)))
         for part in cell.methods:
-            if getattr(part.method, kind) and fast.network_of(role, part) is not fast.models[role]:
+            if getattr(part.method, kind) and getattr(fast.network_of(role, part), "reduced", False):
                 a, b = (stages.map(stages.open(tile, role), part).flatten(1) for stages in (exact, fast))
                 yield Effect(role, part.name, images=len(a), correlation=float(_agreement(a, b, pearson).min()))
     exact.close()

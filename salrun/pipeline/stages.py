@@ -22,7 +22,7 @@ from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
-from salrun.models.inference import InferenceCopy, inference_copy
+from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.pipeline.build import Cell
 from salrun.rng import Draws
 from salrun.store.entries import key_of
@@ -95,6 +95,7 @@ class Stages:
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self._inference: dict[str, InferenceCopy] = {}
+        self._folded: dict[str, Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
         self._fitted: dict[tuple[str, str], Fitted] = {}
         self._results: dict[str, Result] = {}  # of the open tile, by role
@@ -119,14 +120,22 @@ class Stages:
             numerics: Literal["exact", "fast"] = "exact" if cell.numerics == "exact" else "fast"
             each = sum(m.metric.passes(model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
             each += sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
-            if numerics == "fast":
-                forward_only = [p.method for p in cell.methods if p.method.forward_only]
-                each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
+            forward_only = [p.method for p in cell.methods if p.method.forward_only]
+            each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
             passes = each * len(cell.dataset.explained()) / cell.shard[1]
             self._inference[role] = inference_copy(
                 model, self._first_images(), cell.compile, passes, self.forward_batch, numerics=numerics
             )
         return self._inference[role]
+
+    def folded(self, role: str = OWN) -> Classifier:
+        """The copy of a model for exact work there and back; its fingerprint says how it was made. Or the model."""
+        if role not in self._folded:
+            model = self.models[role]
+            read = {str(getattr(part.method, "layer", "")) for part in self.cell.methods}
+            keep = {model.layers.get(layer, layer) for layer in read}
+            self._folded[role] = folded_copy(model, self._first_images()[:2], keep)
+        return self._folded[role]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:
         """The copy of a model in half precision for methods that average many gradients."""
@@ -140,14 +149,13 @@ class Stages:
         return {**self._inference, **{f"{role}, gradients": copy for role, copy in self._averaging.items()}}
 
     def network_of(self, role: str, part: MethodPart, exact: bool = False) -> Classifier:
-        """What a method explains: the model itself, unless `numerics` serves the method by a copy in half precision."""
-        copy = None
-        if self.cell.numerics != "exact" and not exact:
-            if part.method.forward_only:
-                copy = self.inference(role)
-            elif part.method.averages_passes and self.cell.numerics == "fast_gradients":
-                copy = self.averaging(role)
-        return copy if copy is not None and copy.reduced else self.models[role]
+        """What a method explains: the fastest copy of the model that it and `numerics` allow; `exact`: none in half."""
+        method, numerics = part.method, "exact" if exact else self.cell.numerics
+        if method.forward_only and numerics == self.cell.numerics:
+            return self.inference(role)
+        if method.averages_passes and numerics == "fast_gradients" and self.averaging(role).reduced:
+            return self.averaging(role)
+        return self.folded(role) if method.foldable or method.forward_only else self.models[role]
 
     def _first_images(self) -> Tensor:
         return self._floats(self.cell.dataset.batch(self.cell.dataset.explained()[:4]).x)
@@ -228,7 +236,7 @@ class Stages:
     def close(self) -> None:
         """Forget the open tile's tensors: memory stays flat."""
         self._results, self._maps, self._scene = {}, {}, None
-        for model in self.models.values():
+        for model in (*self.models.values(), *self._folded.values()):
             model.forget()
 
     def tile_key(self, tile: Tile) -> str:
@@ -285,7 +293,7 @@ class Stages:
         fitted = self.fitted(result.role, part)
         if "masks" in part.method.needs:
             fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
-        if network is not self.models[result.role]:
+        if network is self._inference.get(result.role):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
         raw = part.method(network, x, result.target[part.name], rng, fitted)

@@ -18,7 +18,7 @@ from salrun.methods.layers import layer_output
 from salrun.models import inference
 from salrun.models.architectures import TomsettCNN
 from salrun.models.classifier import Classifier
-from salrun.models.inference import InferenceCopy, inference_copy
+from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -213,7 +213,7 @@ def test_a_wrong_fold_is_found_on_the_probe_and_the_others_are_kept(caplog) -> N
     with caplog.at_level(logging.WARNING):
         copy = inference_copy(model, x)
     assert norms(copy) == ["module.norm"]
-    assert copy.steps == ("folded", "channels_last")
+    assert copy.steps == ("folded but norm", "channels_last")
     assert gap(model, copy, x) <= 1e-5
     assert any("not folded (norm into conv)" in message for message in caplog.messages)
 
@@ -462,3 +462,63 @@ def test_really_compiled_in_half_precision(bfloat16: None) -> None:
         pytest.skip("torch.compile does not work on this machine")
     assert copy.steps == ("folded", "channels_last", "bfloat16", "compiled", "frozen")
     assert copy(x).dtype == torch.float32 and 0 < gap(model, copy, x) < 0.05
+
+
+# -- there and back ----------------------------------------------------------------------------------------------------
+
+
+def test_a_folded_copy_has_the_same_gradients_and_layers() -> None:
+    model, x = Classifier(lively(TomsettCNN()), MEAN, STD, {"cam": "block3.relu2"}, "net", "f"), images(3, 32)
+    copied, target = folded_copy(model, x), torch.tensor([1, 0, 2])
+    assert isinstance(copied, InferenceCopy) and copied.steps == ("folded", "channels_last") and copied.exact is copied
+    assert norms(model.module) and not norms(copied.module)
+    expected, found = (m.pass_once(x, target, "cam") for m in (model, copied))
+    for name in ("logits", "at_input", "activation", "activation_gradient"):
+        a, b = getattr(expected, name), getattr(found, name)
+        assert float((a - b).abs().max() / a.abs().max()) < 1e-4, name
+    assert copied.pass_once(x, target) is found, "a pass serves several methods"
+
+
+def test_a_layer_that_is_read_keeps_its_output() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+    model = classifier(nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)))
+    copied = folded_copy(model, images(), keep={"0.3"})
+    assert norms(copied.module) == ["0.4"]
+    assert isinstance(copied, InferenceCopy) and copied.steps[0] == "folded but 0.4", "in the fingerprint"
+    expected, found = (layer_output(m, images(), "0.3") for m in (model, copied))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_with_other_gradients_is_none() -> None:
+    """An operator whose derivative depends on the layout: the same values, other slopes."""
+
+    class Slope(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            ctx.last = x.is_contiguous(memory_format=torch.channels_last)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, signal):  # type: ignore[no-untyped-def]
+            return signal * (2 if ctx.last else 1)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(Slope.apply(self.conv(x)).mean((2, 3)))
+
+    model = classifier(Net())
+    assert "channels_last" in inference_copy(model, images(), "off").steps
+    assert folded_copy(model, images()) is model
+
+
+def test_a_network_without_gradients_is_not_copied() -> None:
+    class Steps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x > 0.5).float().mean((2, 3))
+
+    model = classifier(Steps())
+    assert folded_copy(model, images()) is model

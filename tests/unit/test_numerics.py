@@ -87,42 +87,48 @@ class Averaging(Spy):
     averages_passes = True
 
 
-@pytest.mark.parametrize(
-    ("numerics", "kind", "half"),
-    [
-        *(("exact", Spy, False), ("exact", Forward, False), ("exact", Averaging, False)),
-        *(("fast", Spy, False), ("fast", Forward, True), ("fast", Averaging, False)),
-        *(("fast_gradients", Spy, False), ("fast_gradients", Forward, True), ("fast_gradients", Averaging, True)),
-    ],
-)
-def test_what_a_method_explains(exact: Stages, tmp_path: Path, numerics: str, kind: type[Spy], half: bool) -> None:
+class Foldable(Spy):
+    foldable = True
+
+
+HALF = {("fast", Forward), ("fast_gradients", Forward), ("fast_gradients", Averaging)}
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast", "fast_gradients"])
+@pytest.mark.parametrize("kind", [Spy, Foldable, Forward, Averaging])
+def test_what_a_method_explains(exact: Stages, tmp_path: Path, numerics: str, kind: type[Spy]) -> None:
     spy = method_part(kind(), name="spy")
     stages = turned(exact, tmp_path, numerics=numerics, methods=[spy])
     result = stages.open(Tile(0, tuple(stages.cell.dataset.explained()[:2])))
     stages.map(result, spy)
-    assert (stages.models["model"] is not spy.method.seen) is half
-    assert isinstance(spy.method.seen, InferenceCopy) is half and (spy.method.chunk == stages.forward_batch) is half
-    if half:
-        assert spy.method.seen.reduced and spy.method.seen.gradients is kind.averages_passes
+    seen, model = spy.method.seen, stages.models["model"]
+    assert getattr(seen, "reduced", False) is ((numerics, kind) in HALF)
+    if kind is Forward:
+        assert seen is stages.inference() and spy.method.chunk == stages.forward_batch
+    elif kind is Foldable:
+        assert seen is stages.folded() is not model and spy.method.chunk == stages.cell.chunk
+    else:
+        assert seen is (stages.averaging() if (numerics, kind) in HALF else model)
+    if (numerics, kind) in HALF:
         stages.map(result, spy, exact=True)
-        assert spy.method.seen is stages.models["model"]
+        assert spy.method.seen is (stages.folded() if kind is Forward else model)
 
 
-def test_where_nothing_is_faster_methods_explain_the_model(
+def test_where_nothing_is_faster_methods_explain_no_half(
     exact: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "fast_dtype", lambda device: None)
     stages = turned(exact, tmp_path)
-    assert stages.network_of("model", method_part(Forward())) is stages.models["model"]
+    assert stages.network_of("model", method_part(Forward())) is stages.inference() and not stages.inference().reduced
     numerics = measure(stages.cell, stages)
     assert numerics.effects == [] and numerics.facts()["mode"] == "exact" and numerics.dtype == "float32"
     assert "stays float32" in numerics.line() and numerics.deviations == []
 
 
-def test_exact_keys_are_what_they_were(exact: Stages, tmp_path: Path) -> None:
+def test_a_copy_is_in_the_key_of_its_maps(exact: Stages, tmp_path: Path) -> None:
     tile, part, (metric,) = Tile(0, ("a", "b")), exact.cell.methods[0], exact.cell.metrics
-    rise = method_part("rise")
-    for method in (part, rise):
+    fast = turned(exact, tmp_path)
+    for method, copied in ((part, exact.folded()), (method_part("rise"), exact.inference())):
         expected = key_of(
             "maps",
             **exact.base("model"),
@@ -131,13 +137,13 @@ def test_exact_keys_are_what_they_were(exact: Stages, tmp_path: Path) -> None:
             target=method.target,
             source=source_of(method.method),
             fit_images=None,
+            network=copied.fingerprint,
         )
         assert exact.map_key(tile, method) == expected
-        fast = turned(exact, tmp_path).map_key(tile, method)
-        assert (fast == expected) is (method is part), "a gradient is the same, RISE is not"
-        assert turned(exact, tmp_path).map_key(tile, method, exact=True) == expected
+        assert (fast.map_key(tile, method) == expected) is (method is part), "a gradient is the same, RISE is not"
+    assert exact.inference().fingerprint == exact.folded().fingerprint
     assert exact.inference().fingerprint.endswith("|inference+channels_last")
-    assert exact.score_key(tile, part, metric) != turned(exact, tmp_path).score_key(tile, part, metric)
+    assert exact.score_key(tile, part, metric) != fast.score_key(tile, part, metric)
 
 
 @dataclass
@@ -160,7 +166,7 @@ def test_metrics_that_explain_again_stay_exact(exact: Stages, tmp_path: Path) ->
     stages.score(result, part, insertion)
     assert isinstance(part.method.seen, InferenceCopy)
     stages.score(result, part, again)
-    assert part.method.seen is stages.models["model"]
+    assert part.method.seen is stages.folded()
     with torch.no_grad():
         logits = stages.models["model"](result.batch.x)[:, 0]
     for plane in (again.metric.plane, again.metric.again):
