@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from salrun.methods.chunking import run_grid, shared_pass
+from salrun.methods.chunking import places, run_pairs, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, check_targets, pick
@@ -97,7 +97,13 @@ class ScoreCAM(Method):
 
     Wang et al. 2020. `variant`: `gradcam_lib` w = softmax_k(logit) (as in pytorch-grad-cam and the paper's text; the
     baseline term cancels in the softmax), `official` w = probability (the authors' code), `probability_softmax`
-    w = softmax_k(probability). Constant channels have no mask and get weight 0.
+    w = softmax_k(probability).
+
+    A channel that is the same everywhere has no mask, (A_k - min) / (max - min) being 0 / 0: it gets weight 0, also in
+    the softmax, and is not shown to the model. Nearly always it is zero everywhere, dead behind a ReLU, and adds
+    nothing to the sum whatever its weight. If an empty mask stood for 0 / 0, each would have the score of the empty
+    image: `official` maps would be the same, those of a softmax smaller by one factor per image, since the weights of
+    the other channels keep their ratios.
     """
 
     variant: Literal["gradcam_lib", "official", "probability_softmax"] = "gradcam_lib"
@@ -120,20 +126,20 @@ class ScoreCAM(Method):
         check_targets(x, target)
         activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk, stop=False)
         point = model.enter(x, self.mask_space)
-        channels = activation.shape[1]
-        scores = torch.zeros(len(x), channels, dtype=x.dtype, device=x.device)
+        constant = activation.amax((2, 3)) == activation.amin((2, 3))
+        pairs, planes = places(~constant), activation.flatten(0, 1).unsqueeze(1)
+        scores = torch.zeros(len(planes), dtype=x.dtype, device=x.device)
 
-        def step(images: slice, part: slice) -> None:
-            mask = unit_range(resize(activation[images, part], x, self.align_corners))
-            masked = (point[images, None] * mask.unsqueeze(2)).flatten(0, 1)
-            output = model.head(masked, self.mask_space)
+        def step(part: slice) -> None:
+            image = pairs[part] // activation.shape[1]
+            mask = unit_range(resize(planes[pairs[part]], x, self.align_corners))
+            output = model.head(point[image] * mask, self.mask_space)
             if self.variant != "gradcam_lib":
                 output = softmax(output)
-            score = pick(output, target[images].repeat_interleave(mask.shape[1]))
-            scores[images, part] = score.unflatten(0, mask.shape[:2])
+            scores[pairs[part]] = pick(output, target[image])
 
-        run_grid(step, len(x), channels, fitted.chunk)
-        constant = activation.amax((2, 3)) == activation.amin((2, 3))
+        run_pairs(step, len(pairs), len(x), fitted.chunk)
+        scores = scores.view_as(constant)
         weight = scores if self.variant == "official" else softmax(scores.masked_fill(constant, -torch.inf))
         return resize(weighted(activation, weight.masked_fill(constant, 0)).relu(), x)
 

@@ -73,6 +73,25 @@ def run_chunked(step: Callable[[slice], None], n: int, chunk: int | None) -> Non
     run_grid(lambda _, part: step(part), 1, n, n if chunk is None else chunk)
 
 
+def run_pairs(step: Callable[[slice], None], pairs: int, images: int, chunk: int | None) -> None:
+    """Call `step(part)` on consecutive slices of so many (image, copy) pairs, numbered in the caller's way.
+
+    Unlike `run_grid` it leaves no pass half empty because the images do not divide it. Without `chunk` a part has at
+    most max(images, 32).
+    """
+    run_chunked(step, pairs, max(images, FREE_CHUNK) if chunk is None else chunk)
+
+
+def places(mask: Tensor) -> Tensor:
+    """The numbers of the elements where a mask holds, in order; to count them the host waits for the device.
+
+    On `meta`, where no value is known, all.
+    """
+    if mask.is_meta:
+        return torch.arange(mask.numel(), device=mask.device)
+    return torch.where(mask.flatten())[0]
+
+
 def gather_chunked(compute: Callable[[slice], Tensor], n: int, chunk: int | None) -> Tensor:
     """`compute` over slices of 0..n, concatenated along the first axis."""
     pieces: list[Tensor] = []

@@ -11,7 +11,7 @@ import torch
 from skimage.segmentation import quickshift, slic
 from torch import Tensor
 
-from salrun.methods.chunking import run_grid
+from salrun.methods.chunking import run_pairs
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
 from salrun.ranges import Above, AtLeast, Between
@@ -75,19 +75,18 @@ class LIME(Method):
         counts = [int(labels.max()) + 1 for labels in segments]
         segment = torch.from_numpy(np.stack(segments)).to(x.device).flatten(1)
         on = self._samples(rng, torch.tensor(counts, device=x.device), max(counts))
-        shown, hidden = model.normalise(x).unsqueeze(1), model.normalise(self._hidden(x, segment)).unsqueeze(1)
+        shown, hidden = model.normalise(x), model.normalise(self._hidden(x, segment))
         network = partial(model.head, space="norm")
         features = wide(on)
         p = torch.zeros_like(features[:, :, 0])
 
-        def step(images: slice, part: slice) -> None:
-            rows = on[images, part].to(x)
-            keep = rows.gather(2, segment[images].unsqueeze(1).expand(-1, rows.shape[1], -1))
-            keep = keep.view(*rows.shape[:2], 1, *x.shape[2:])
-            variants = torch.lerp(hidden[images], shown[images], keep)  # exact at 0 and 1, and faster than a choice
-            p[images, part] = log_probability(network, variants, target[images]).exp()
+        def step(part: slice) -> None:
+            image = torch.arange(part.start, part.stop, device=x.device) // self.n_samples
+            keep = on.flatten(0, 1)[part].to(x).gather(1, segment[image]).view(-1, 1, *x.shape[2:])
+            variants = torch.lerp(hidden[image], shown[image], keep)  # exact at 0 and 1, and faster than a choice
+            p.view(-1)[part] = log_probability(network, variants.unsqueeze(1), target[image]).exp().squeeze(1)
 
-        run_grid(step, len(x), self.n_samples, fitted.chunk)
+        run_pairs(step, p.numel(), len(x), fitted.chunk)
         visible = features.sum(2)
         distance = 1 - (visible / visible[:, :1]).sqrt()  # the first sample keeps all
         weight = torch.exp(-0.5 * (distance / self.kernel_width) ** 2)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from salrun.methods.chunking import run_grid
+from salrun.methods.chunking import run_pairs
 from salrun.methods.variants import log_probability
 from salrun.models.classifier import check_targets
 from salrun.ranges import Above, AtLeast, AtMost
@@ -72,16 +72,23 @@ class RISE(Method):
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        point = model.enter(x, self.mask_space).unsqueeze(1)
+        point = model.enter(x, self.mask_space)
         network = partial(model.head, space=self.mask_space)
         # Row 0 sums p_c(x * M) M, row 1 the masks themselves.
         total = torch.zeros(len(x), 2, x.shape[2] * x.shape[3], dtype=x.dtype, device=x.device)
 
-        def step(images: slice, part: slice) -> None:
-            masks = draw_masks(rng, part, self.cells, self.p1, x)
-            p = log_probability(network, point[images] * masks.unsqueeze(1), target[images]).exp().to(masks)
-            total[images].add_(torch.stack([p, torch.ones_like(p)], dim=1) @ masks.flatten(1))
+        def step(part: slice) -> None:
+            # Mask by mask, each for all images: of n images, pair n m + b shows image b through mask m.
+            first, last = part.start // len(x), -(-part.stop // len(x))
+            masks = draw_masks(rng, slice(first, last), self.cells, self.p1, x)
+            pair = torch.arange(part.start, part.stop, device=x.device)
+            image, mask = pair % len(x), pair // len(x) - first
+            masked = point[image] * masks[mask].unsqueeze(1)
+            weight = torch.zeros(len(x), 2, len(masks), dtype=x.dtype, device=x.device)
+            weight[image, 0, mask] = log_probability(network, masked.unsqueeze(1), target[image]).exp().squeeze(1).to(x)
+            weight[image, 1, mask] = 1
+            total.add_(weight @ masks.flatten(1))
 
-        run_grid(step, len(x), self.n_masks, fitted.chunk)
+        run_pairs(step, len(x) * self.n_masks, len(x), fitted.chunk)
         shown = total[:, 1] if self.normalise == "empirical" else self.n_masks * self.p1
         return (total[:, 0] / shown).view(len(x), 1, *x.shape[2:])

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from salrun.errors import SalrunError
+from salrun.methods import cam
 from salrun.methods.cam import FakeCAM, GradCAM, GradCAMPlusPlus, ScoreCAM
 from salrun.methods.gradient import Gradient
 from salrun.types import Fitted
@@ -156,6 +157,32 @@ def test_score_cam_is_bounded_and_builds_no_graph(chunk):
     assert sum(size for size, _ in seen) == B * (K + 1)
     assert not any(graph for _, graph in seen)
     assert ScoreCAM().passes(model, (3, 8, 8)) == K + 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_score_cam_does_not_show_constant_channels(variant, monkeypatch):
+    """One is dead for all images, one lit the same everywhere, one dead for the first image: maps are bit-identical."""
+    model, x = net(), images()
+    with torch.no_grad():
+        for k, bias in ((1, -5.0), (3, 7.0)):
+            model.module[0][0].weight[k], model.module[0][0].bias[k] = 0, bias
+        x[0] = x[0].mean()
+        activation = model.module[0](model.normalise(x))
+    live = int((activation.amax((2, 3)) > activation.amin((2, 3))).sum())
+    assert live < B * (K - 2)
+    sizes = []
+    model.module.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    few = run(ScoreCAM(variant), model, x, chunk=1)
+    assert len(sizes) == B + live
+    sizes.clear()
+    run(ScoreCAM(variant), model, x, chunk=4)
+    passes = sizes[-(-B // 4) :]
+    assert sum(passes) == live
+    assert set(passes[:-1]) <= {4}
+    sizes.clear()
+    monkeypatch.setattr(cam, "places", lambda mask: torch.arange(mask.numel()))
+    assert torch.equal(run(ScoreCAM(variant), model, x, chunk=1), few)
+    assert len(sizes) == B * (K + 1)
 
 
 def test_fake_cam():

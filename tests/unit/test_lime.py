@@ -167,6 +167,15 @@ def test_neither_chunk_nor_batch_mates_matter(chunk):
         assert maps[2].isnan().all()
 
 
+@pytest.mark.parametrize("chunk", [1, 4, 7, 32])
+def test_every_forward_pass_but_the_last_is_a_full_chunk(chunk):
+    model, (x, target) = network(), images()
+    sizes = []
+    model.module.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    small_slic(n_samples=5)(model, x, target, Draws.of(1, IDS), Fitted(chunk=chunk))
+    assert sizes == [*[chunk] * (15 // chunk), *[15 % chunk] * (15 % chunk > 0)]
+
+
 @pytest.mark.parametrize("segmentation", ["quickshift", "slic"])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_grey_and_other_images_work(segmentation, channels):
