@@ -223,6 +223,10 @@ class Scene:
     explain: Callable[[Tensor], Tensor] | None = None  # the same method, view and target on other images
     other_map: Callable[[str], Tensor] | None = None  # the same method and view on another model, by name
     shared: Callable[[str, Callable[[], dict[str, Tensor]]], dict[str, Tensor]] = lambda name, compute: compute()
+    shared_rows: Callable[[str, Tensor, Callable[[Tensor], dict[str, Tensor]]], dict[str, Tensor]] = (
+        lambda name, rows, compute: compute(rows)  # of some images, by their places: what anybody asked for is kept
+    )
+    suite: Callable[[Metric], dict[str, dict[str, Score]]] | None = None  # by method of the run, this one first
     chunk: int | None = None
     explain_by: Callable[[str, Tensor], Tensor] | None = None  # another method of the run, by name, in the same view
     memo: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, repr=False, compare=False)
@@ -268,6 +272,10 @@ class Metric:
     def reads(self) -> tuple[str, ...]:
         """Names of the models whose maps it asks for by `scene.other_map`; the scores depend on their weights."""
         return ()
+
+    def compares(self) -> bool:
+        """Whether it asks for scores of the run's other methods by `scene.suite`; its own then depend on them."""
+        return False
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score | dict[str, Score]:
         raise NotImplementedError("abstract")

@@ -21,7 +21,7 @@ from salrun.views import view
 SHAPE, CLASSES, BATCH, TOLERANCE = (3, 32, 32), 4, 5, 1e-9
 NEEDS = {"model", "masks", "explain", "raw", "other_map"}
 # Scores of random pixel orders, which no map has a part in.
-MAPLESS = ("_random", "_orderings")
+MAPLESS = ("_random", "_orderings", "_orders")
 
 
 # -- the case ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from salrun.errors import SalrunError
 from salrun.metrics.aopc import SUBSTRATES
 from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import pearson
-from salrun.metrics.perturbation import curve, flagged, substrate
+from salrun.metrics.perturbation import answer, curve, flagged, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
@@ -38,7 +38,7 @@ class Faithfulness(Metric):
     source: ClassVar[str] = "Alvarez-Melis and Jaakkola 2018, NeurIPS; Tomsett et al. 2020, AAAI"
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return len(self.perturbations) * (self.n_pixels + 1)
+        return len(self.perturbations) * self.n_pixels + 1
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         relevance = as_plane(plane, "faithfulness").flatten(1)
@@ -48,27 +48,23 @@ class Faithfulness(Metric):
         chosen = scene.rng.permutation(pixels, "faithfulness_pixels", shared=True)[: self.n_pixels]
         flags = map_flags(plane)
         fall = scene.shared(
-            f"faithfulness/{self.perturbations}/{self.n_pixels}/{self.output}",
-            lambda: {name: self._fall(name, chosen, scene) for name in self.perturbations},
+            f"faithfulness/{self.perturbations}/{self.n_pixels}/{self.output}", lambda: self._fall(chosen, scene)
         )
         return {name: flagged(pearson(relevance[:, chosen], fall[name]), flags) for name in self.perturbations}
 
-    def _fall(self, name: str, chosen: Tensor, scene: Scene) -> Tensor:
-        """(B, n_pixels) f(x) - f(x_i)."""
+    def _fall(self, chosen: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """(B, n_pixels) f(x) - f(x_i), by perturbation."""
         batch, pixels = scene.x.shape[0], scene.x[0, 0].numel()
+        place = torch.arange(self.n_pixels, device=chosen.device)
         rank = torch.full((pixels,), self.n_pixels, device=chosen.device)
-        rank[chosen] = torch.arange(self.n_pixels, device=chosen.device)
-        # Step 0 replaces nothing, step i + 1 the pixel of rank i.
-        until = torch.arange(self.n_pixels + 1, device=chosen.device)
-        answers = curve(
-            scene.model,
-            scene.model.normalise(scene.x),
-            substrate(SUBSTRATES[name], scene),
-            rank.expand(batch, -1),
-            until,
-            scene.target,
-            since=until - 1,
-            output=self.output,
-            chunk=scene.chunk,
-        )
-        return answers[:, :1] - answers[:, 1:]
+        rank[chosen] = place
+        rank, x = rank.expand(batch, -1), scene.model.normalise(scene.x)
+        whole = answer("image", x, scene, self.output).unsqueeze(1)
+
+        def answers(name: str) -> Tensor:
+            finish = substrate(SUBSTRATES[name], scene)
+            return curve(
+                scene.model, x, finish, rank, place + 1, scene.target, place, output=self.output, chunk=scene.chunk
+            )
+
+        return {name: whole - answers(name) for name in self.perturbations}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from salrun.metrics.common import wide
-from salrun.metrics.perturbation import area, curve, flagged, pixel_rank, step_counts, substrate
+from salrun.metrics.perturbation import answer, area, curve, flagged, shared_rank, step_counts, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
@@ -37,15 +38,25 @@ class InsertionDeletion(Metric):
     source: ClassVar[str] = "Petsiuk, Das, Saenko 2018, BMVC (RISE)"
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return len(step_counts(shape[1] * shape[2], self.step))
+        return len(step_counts(shape[1] * shape[2], self.step)) - 2
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 2
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
-        rank = pixel_rank(plane, scene.rng, self.ties, False, type(self).__name__)
+        rank = shared_rank(plane, scene, self.ties, False, type(self).__name__)
         counts = step_counts(rank.shape[1], self.step).to(rank.device)
-        start, finish = scene.model.normalise(scene.x), substrate(self.substrate, scene, self.true_gaussian)
+        kernel = "/gaussian" if self.true_gaussian else ""
+        ends = {
+            "image": scene.model.normalise(scene.x),
+            f"{self.substrate}{kernel}": substrate(self.substrate, scene, self.true_gaussian),
+        }
         if self.inserts:
-            start, finish = finish, start
-        f = curve(scene.model, start, finish, rank, counts, scene.target, output=self.output, chunk=scene.chunk)
+            ends = dict(reversed(ends.items()))
+        first, last = (answer(name, point, scene, self.output).unsqueeze(1) for name, point in ends.items())
+        start, finish = ends.values()
+        f = curve(scene.model, start, finish, rank, counts[1:-1], scene.target, output=self.output, chunk=scene.chunk)
+        f = torch.cat([first, f, last], 1)
         return flagged(area(f, counts), map_flags(plane), f, wide(counts) / rank.shape[1])
 
 

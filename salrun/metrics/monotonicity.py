@@ -11,7 +11,7 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.metrics.common import wide
 from salrun.metrics.correlation import pearson, spearman
-from salrun.metrics.perturbation import curve, flagged, pixel_rank, substrate
+from salrun.metrics.perturbation import answer, curve, flagged, shared_rank, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
@@ -46,11 +46,14 @@ class Monotonicity(Metric):
     source: ClassVar[str] = "Zhang et al. 2024, ACML; Arya et al. 2019, arXiv:1909.03012; Nguyen and Martinez 2020"
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return self.groups * self._samples + 1 if self.definition == "nguyen" else self.groups
+        return {"d": self.groups, "arya": self.groups - 1, "nguyen": self.groups * self._samples}[self.definition]
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 0 if self.definition == "d" else 1
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score | dict[str, Score]:
         plane = plane.abs() if self.definition == "nguyen" else plane
-        rank = pixel_rank(plane, scene.rng, self.ties, True, "monotonicity")
+        rank = shared_rank(plane, scene, self.ties, True, "monotonicity")
         pixels = rank.shape[1]
         if self.groups > pixels:
             raise SalrunError(f"monotonicity: groups must be at most the image's {pixels} pixels, got {self.groups}")
@@ -79,8 +82,9 @@ class Monotonicity(Metric):
         return flagged(pearson(scalar, f), flags, f, fraction(edge))
 
     def _never_falling(self, rank: Tensor, edge: Tensor, flags: Tensor, scene: Scene) -> dict[str, Score]:
-        start = substrate(self.baseline or "black", scene)
-        f = self._curve(start, scene.model.normalise(scene.x), rank, edge[1:], None, scene)
+        start, x = substrate(self.baseline or "black", scene), scene.model.normalise(scene.x)
+        f = self._curve(start, x, rank, edge[1:-1], None, scene)
+        f = torch.cat([f, answer("image", x, scene, self.output).unsqueeze(1)], 1)
         change = f.diff(dim=1)
         risen = torch.where(change.isnan(), torch.nan, wide(change >= 0))
         return {
@@ -92,7 +96,7 @@ class Monotonicity(Metric):
         self, plane: Tensor, rank: Tensor, edge: Tensor, flags: Tensor, scene: Scene
     ) -> Score:
         x = scene.model.normalise(scene.x)
-        f = self._curve(x, x, rank, edge[:1], None, scene)
+        f = answer("image", x, scene, self.output).unsqueeze(1)
         change = torch.zeros((), dtype=f.dtype, device=f.device)
         for draw in range(self._samples):
             other = substrate(self.baseline or "random_rgb", scene, draw=draw)

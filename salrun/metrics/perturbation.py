@@ -48,6 +48,12 @@ def pixel_rank(plane: Tensor, rng: Draws, ties: Ties, ascending: bool, owner: st
     return torch.empty_like(pixel).scatter_(1, pixel, place).to(plane.device, torch.int32)
 
 
+def shared_rank(plane: Tensor, scene: Scene, ties: Ties, ascending: bool, owner: str) -> Tensor:
+    """`pixel_rank`, once for all the metrics of a scene that ask for the same order of the same plane."""
+    name = f"rank/{ties}/{ascending}"
+    return scene.once(name, plane, lambda: pixel_rank(plane, scene.rng, ties, ascending, owner))
+
+
 def batch_size(x: Tensor, chunk: int | None) -> int:
     """How many images one forward pass may hold."""
     return chunk or max(1, min(BATCH, BATCH_ELEMENTS // math.prod(x.shape[1:])))
@@ -78,22 +84,36 @@ def curve(
     """f(x_k) for k = 1..K, (B, K) float64: x_k is `finish` at pixels with since[k] <= rank < until[k], else `start`.
 
     `start`, `finish`: (B, C, H, W) in norm space; `rank`: (B, P); `until`, `since`: (K,) counts, `since` 0 if absent.
-    The B x K images are made and shown `chunk` at a time.
+    The B x K images are made and shown `chunk` at a time. With n orders of every image, `rank` (n B, P), order by
+    order, the result is (n B, K).
     """
-    steps, total = until.shape[0], start.shape[0] * until.shape[0]
+    steps, total = until.shape[0], rank.shape[0] * until.shape[0]
     size = batch_size(start, chunk)
     begin, end = start.flatten(2), finish.expand_as(start).flatten(2)
-    values = []
+    values = [wide(start.new_empty(0))]
     for first in range(0, total, size):
         index = torch.arange(first, min(first + size, total), device=start.device)
-        image, step = index // steps, index % steps
-        place = rank.index_select(0, image).unsqueeze(1)
+        step, row = index % steps, index // steps
+        image = row % start.shape[0]
+        place = rank.index_select(0, row).unsqueeze(1)
         shown = place < until[step].view(-1, 1, 1)
         if since is not None:
             shown &= place >= since[step].view(-1, 1, 1)
         point = torch.where(shown, end.index_select(0, image), begin.index_select(0, image))
         values.append(read(model.head(point.unflatten(2, start.shape[2:]), "norm"), target[image], output))
-    return torch.cat(values).view(-1, steps)
+    return torch.cat(values).view(len(rank), steps)
+
+
+@torch.no_grad()
+def answer(name: str, point: Tensor, scene: Scene, output: Output) -> Tensor:
+    """f(point), (B,) float64, of images that no map has a part in (`name` says which): once for all methods."""
+
+    def compute() -> dict[str, Tensor]:
+        size = batch_size(point, scene.chunk)
+        parts = zip(point.split(size), scene.target.split(size), strict=True)
+        return {"f": torch.cat([read(scene.model.head(p, "norm"), target, output) for p, target in parts])}
+
+    return scene.shared(f"answer/{name}/{output}", compute)["f"]
 
 
 def step_counts(pixels: int, step: int | None) -> Tensor:

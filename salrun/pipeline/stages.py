@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from salrun.pipeline.build import Cell
 from salrun.rng import Draws
 from salrun.store.entries import key_of
 from salrun.store.sources import source_of, users_code
-from salrun.types import Batch, FeatureStats, Fitted, Scene, Score
+from salrun.types import Batch, FeatureStats, Fitted, Metric, Scene, Score
 from salrun.views import NamedView, group_clip
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,9 @@ class Stages:
         view, exact = metric.view_of(part), explains_again(metric)
         others = {name: self.models[name].fingerprint for name in metric.metric.reads()}
         again = self.cell.explainer(part, metric.metric)
-        fixed = {"explainer": self.map_key(tile, again, role, exact)} if again is not part else {}
+        fixed: dict[str, Any] = {"explainer": self.map_key(tile, again, role, exact)} if again is not part else {}
+        if metric.metric.compares():
+            fixed["suite"] = sorted(self.map_key(tile, each, role, exact) for each in self._suite_of(part))
         return key_of(
             "scores",
             map=self.map_key(tile, part, role, exact),
@@ -333,7 +335,12 @@ class Stages:
         raw = self.map(result, part, exact)
         scene, plane = self.scene(result, part, metric.view_of(part), raw, exact)
         source = source_of(metric.metric)
-        asked = replace(scene, shared=partial(self._shared, result, part, source))
+        asked = replace(
+            scene,
+            shared=partial(self._shared, result, part, source),
+            shared_rows=partial(self._shared_rows, result, part, source),
+            suite=partial(self._suite, result, part, metric),
+        )
         scores = metric.metric(plane, asked)
         named = scores if isinstance(scores, dict) else {"": scores}
         try:
@@ -346,7 +353,31 @@ class Stages:
 
     def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
         """Work that a metric (`source`: of its code) does once for all methods with the same target."""
-        key = key_of(
+        key = self._shared_key(result, part, source, name)
+        entry = self.cell.store.read("shared", key)
+        if entry is None:
+            tensors = compute()
+            self.cell.store.write("shared", key, tensors)
+            return tensors
+        return {k: v.to(self.cell.device) for k, v in entry[0].items()}
+
+    def _shared_rows(
+        self, result: Result, part: MethodPart, source: str, name: str, rows: Tensor, compute: Any
+    ) -> dict[str, Tensor]:
+        """The same for some images of the tile; the entry grows by those that it did not have."""
+        key = self._shared_key(result, part, source, name)
+        entry = self.cell.store.read("shared", key)
+        kept = {k: v.to(rows.device) for k, v in entry[0].items()} if entry else {}
+        missing = rows[~torch.isin(rows, kept["rows"])] if kept else rows
+        if len(missing):
+            new = {**compute(missing), "rows": missing}
+            kept = {k: torch.cat([kept[k], v]) for k, v in new.items()} if kept else new
+            self.cell.store.write("shared", key, kept)
+        place = (kept["rows"] == rows.unsqueeze(1)).long().argmax(1)
+        return {k: v[place] for k, v in kept.items() if k != "rows"}
+
+    def _shared_key(self, result: Result, part: MethodPart, source: str, name: str) -> str:
+        return key_of(
             "shared",
             **self.base(result.role),
             forward=self.inference(result.role).fingerprint,
@@ -355,12 +386,18 @@ class Stages:
             target=part.target,
             source=source,
         )
-        entry = self.cell.store.read("shared", key)
-        if entry is None:
-            tensors = compute()
-            self.cell.store.write("shared", key, tensors)
-            return tensors
-        return {k: v.to(self.cell.device) for k, v in entry[0].items()}
+
+    def _suite_of(self, part: MethodPart) -> list[MethodPart]:
+        """A method, and the others of the run that explain the same class."""
+        return [part, *(p for p in self.cell.methods if p.name != part.name and p.target == part.target)]
+
+    def _suite(
+        self, result: Result, part: MethodPart, asking: MetricPart, metric: Metric
+    ) -> dict[str, dict[str, Score]]:
+        """The scores of `metric`, which is the asking one with other options, for the methods of `_suite_of`."""
+        options = {f.name: getattr(metric, f.name) for f in fields(metric)}  # type: ignore[arg-type]
+        like = replace(asking, metric=metric, config={**asking.config, **options})
+        return {p.name: self.score(result, p, like) for p in self._suite_of(part)}
 
     def scene(
         self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor, exact: bool = False

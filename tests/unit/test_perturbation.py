@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError
+from salrun.metrics import perturbation
 from salrun.metrics.aopc import AOPC, AOPCLeRF, AOPCMoRF
 from salrun.metrics.faithfulness import Faithfulness
 from salrun.metrics.insertion import Deletion, Insertion, PixelFlipping
@@ -483,15 +485,61 @@ def test_passes_are_as_announced(name: str) -> None:
     assert sum(model.seen) == 4 * (metric.passes(model, shape) + metric.shared_passes(model, shape))
 
 
-def test_method_independent_work_is_shared() -> None:
+def remembering(scene: Scene) -> Scene:
+    """A scene that keeps what is shared; of rows, only if all are asked for."""
     kept: dict[str, dict[str, Tensor]] = {}
 
-    def shared(name: str, compute: object) -> dict[str, Tensor]:
+    def shared(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         if name not in kept:
-            kept[name] = compute()  # type: ignore[operator]
+            kept[name] = compute()
         return kept[name]
 
-    scene = replace(scene_of(), shared=shared)
+    def shared_rows(name: str, rows: Tensor, compute: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+        assert rows.tolist() == list(range(len(scene.x)))
+        return shared(name, lambda: compute(rows))
+
+    return replace(scene, shared=shared, shared_rows=shared_rows)
+
+
+def test_what_no_map_has_a_part_in_is_asked_once() -> None:
+    """The image and the substrates: once for all methods and for the metrics of a module that show them."""
+    scene, shape = remembering(scene_of()), (3, 8, 8)
+    model = scene.model
+    assert isinstance(model, Counting)
+    first = Insertion(step=16)(planes(scene), scene)
+    model.seen.clear()
+    assert torch.equal(Insertion(step=16)(planes(scene), scene).value, first.value)
+    assert model.seen == [5 * 3] == [5 * Insertion(step=16).passes(model, shape)]
+    model.seen.clear()
+    Deletion(step=16)(planes(scene), scene)
+    assert model.seen == [5, 5 * 3], "the image is known, grey is not"
+    model.seen.clear()
+    blurred = Insertion(step=64, true_gaussian=True)(planes(scene), scene)
+    assert model.seen == [5], "another blur, and no step between the ends"
+    assert blurred.curve is not None and blurred.curve.shape == (5, 2)
+
+
+def test_pixels_are_ranked_once_for_the_metrics_of_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def counted(plane: Tensor, rng: Draws, ties: str, ascending: bool, owner: str) -> Tensor:
+        asked.append(ascending)
+        return pixel_rank(plane, rng, ties, ascending, owner)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(perturbation, "pixel_rank", counted)
+    scene = scene_of()
+    plane = planes(scene)
+    metrics = (Insertion(), Deletion(), PixelFlipping(), AOPCMoRF(levels=[3]), Monotonicity(), AOPCLeRF(levels=[3]))
+    for metric in metrics:
+        metric(plane, scene)
+    assert asked == [False, True]
+    Insertion()(plane.clone(), scene)
+    Insertion(ties="raster")(plane, scene)
+    assert asked == [False, True, False, False]
+
+
+def test_method_independent_work_is_shared() -> None:
+    scene = remembering(scene_of())
     model, shape = scene.model, (3, 8, 8)
     assert isinstance(model, Counting)
     morf, lerf = AOPCMoRF(levels=[6], n_random=4), AOPCLeRF(levels=[6], n_random=4)
@@ -508,6 +556,70 @@ def test_method_independent_work_is_shared() -> None:
     model.seen.clear()
     faithfulness(-planes(scene), scene)
     assert model.seen == []
+
+
+# As many random orders as it takes ------------------------------------------------------------------------------------
+
+
+def with_suite(scene: Scene, plane: Tensor, others: int = 3) -> Scene:
+    """A scene of a run with further methods: the map with its channels' columns turned."""
+    maps = {"own": plane} | {f"turned {k}": plane.roll(k, dims=-1) for k in range(1, others + 1)}
+    return replace(scene, suite=lambda metric: {name: flat(metric(m, scene)) for name, m in maps.items()})
+
+
+@pytest.mark.parametrize("kind", [AOPCMoRF, AOPCLeRF])
+def test_orders_are_drawn_until_the_error_is_small_beside_the_methods_deviation(kind: type[AOPC]) -> None:
+    plain = scene_of(batch=8)
+    plane = planes(plain)
+    scene = with_suite(plain, plane)
+    options = {"levels": [3, 10], "n_random": 45}
+    everything, few = kind(**options)(plane, plain), kind(**options, random_error=0.35)(plane, scene)  # type: ignore[arg-type]
+    assert scene.suite is not None
+    suite = scene.suite(kind(levels=[3, 10]))
+    numbers = set()
+    for name in ("mean", "random_rgb"):
+        for i in range(8):
+            each = {at: everything[f"{name}_L{at}_orderings"].curve[i].numpy() for at in (3, 10)}  # type: ignore[index]
+            spread = {at: np.std([s[f"{name}_L{at}"].value[i] for s in suite.values()], ddof=1) for at in (3, 10)}
+            enough = [
+                n
+                for n in (10, 20, 30, 40, 45)
+                if n == 45 or all(each[at][:n].std(ddof=1) / n**0.5 <= 0.35 * spread[at] for at in (3, 10))
+            ]
+            n = enough[0]
+            numbers.add(n)
+            assert few[f"{name}_orders"].value[i] == n
+            for at in (3, 10):
+                assert few[f"{name}_L{at}_random"].value[i] == pytest.approx(each[at][:n].mean(), abs=1e-12)
+                assert few[f"{name}_L{at}_orderings"].value[i] == pytest.approx(each[at][:n].std(), abs=1e-12)
+                drawn = few[f"{name}_L{at}_orderings"].curve[i].numpy()  # type: ignore[index]
+                np.testing.assert_allclose(drawn[:n], each[at][:n], rtol=0, atol=1e-12)
+                assert np.isnan(drawn[n:]).all()
+    assert len(numbers) > 2, "the images should differ"
+    for name, score in kind(levels=[3, 10])(plane, plain).items():
+        assert torch.equal(few[name].value, score.value)
+    assert not any(name.endswith("_orders") for name in everything)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, None])
+def test_how_many_orders_an_image_takes_is_its_own_matter(chunk: int | None) -> None:
+    plain = scene_of(batch=8)
+    plane, metric = planes(plain), AOPCMoRF(levels=[10], n_random=30, random_error=0.3)
+    whole = metric(plane, with_suite(plain, plane))
+    assert len(set(whole["mean_orders"].value.tolist())) > 1
+    for rows in (torch.tensor([5]), torch.tensor([6, 0, 3])):
+        some = replace(part(plain, rows), chunk=chunk)
+        for name, score in metric(plane[rows], with_suite(some, plane[rows])).items():
+            torch.testing.assert_close(score.value, whole[name].value[rows], rtol=0, atol=1e-9)
+
+
+def test_without_other_methods_all_orders_are_drawn() -> None:
+    scene, metric = scene_of(), AOPCMoRF(levels=[3], n_random=20, random_error=100.0)
+    alone = metric(planes(scene), with_suite(scene, planes(scene), others=0))
+    assert alone["mean_orders"].value.tolist() == [20] * 5
+    assert metric(planes(scene), with_suite(scene, planes(scene)))["mean_orders"].value.tolist() == [10] * 5
+    with pytest.raises(SalrunError, match="random_error looks at the methods of a run"):
+        metric(planes(scene), scene)
 
 
 def test_curves_come_with_the_largest_level() -> None:
@@ -575,6 +687,7 @@ def test_gradients_and_mode_stay_as_found() -> None:
         (lambda: AOPCMoRF(levels=[]), "levels"),
         (lambda: AOPCMoRF(levels=[0, 5]), "level"),
         (lambda: AOPCMoRF(n_random=-1), "n_random"),
+        (lambda: AOPCMoRF(random_error=0.0), "random_error"),
         (lambda: AOPCMoRF(perturbations=["mena"]), "mean"),  # type: ignore[list-item]
         (lambda: Faithfulness(n_pixels=1), "n_pixels"),
         (lambda: Insertion(step=0), "step"),
