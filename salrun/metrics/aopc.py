@@ -70,6 +70,7 @@ class AOPC(Metric):
         return len(self.perturbations) * self.steps
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """The most: `random_error` may stop earlier."""
         return self.n_random * self.passes(model, shape) + 1
 
     def shared_as(self) -> str:
