@@ -2,10 +2,10 @@
 
 The floor is the time of what the method cannot avoid, at the same batch size, eager, in float32, taken in the same run:
 forward and backward passes of the network, the further passes through its layers that a rule asks for, drawing noise.
-All contestants of a row take turns, `--repeats` times or `--seconds` long; medians are reported. Rows of the table in
-`--out` that are not measured again stay there.
+All contestants of a row take turns, `--repeats` times or `--seconds` long; medians and quartiles are reported. Rows of
+the table in `--out` that are not measured again stay there.
 
-    python scripts/bench_methods.py --out docs/results/bench              # about ten minutes on two idle cores
+    python scripts/bench_methods.py --out docs/results/bench              # up to 18 minutes on two idle cores
     python scripts/bench_methods.py --out docs/results/bench --missing    # go on where it stopped
     python scripts/bench_methods.py --out docs/results/bench --models resnet50_224 --methods lime iba
     python scripts/bench_methods.py --out /tmp/bench --quick --methods gradient rise
@@ -13,39 +13,47 @@ All contestants of a row take turns, `--repeats` times or `--seconds` long; medi
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import csv
 import importlib
-import io
-import os
-import platform
-import statistics
 import sys
-import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from bench_common import (
+    ABOUT,
+    Job,
+    Limits,
+    Rows,
+    finish,
+    machine,
+    measured,
+    parser,
+    read_rows,
+    said,
+    start,
+    told,
+    write_rows,
+)
 from torch import Tensor, nn
 
 from salrun.config.parts import method_part
 from salrun.methods.iba import fit_feature_stats, go_on
 from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier, pick
-from salrun.models.inference import inference_copy
+from salrun.models.inference import InferenceCopy, inference_copy
 from salrun.rng import Draws, generator
 from salrun.types import PRIMARY, Fitted, Method
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "methods"
-FORWARD_ONLY = ("rise", "lime", "score_cam")
-GOAL = 0.95
-Job = Callable[[], object]
+FAMILIES = {  # by the module that a method is in
+    "gradient": "gradient", "guided": "gradient", "lrp": "relevance", "deep_taylor": "relevance",
+    "deeplift": "relevance", "cam": "CAM", "rise": "masks", "lime": "masks", "iba": "masks",
+}  # fmt: skip
+LARGER = {"cuda": 8}  # batches: a small one would measure how fast kernels are started
 
 
 @dataclass
@@ -59,6 +67,8 @@ class Case:
     fitted: Fitted
     rng: Draws
     work: dict[str, dict[str, Any]]
+    compile: str = "on"  # the copies in half precision
+    copies: dict[str, InferenceCopy] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -72,6 +82,21 @@ class Case:
         """The same with the first images alone; passes are as large as before."""
         return replace(self, x=self.x[:n], target=self.target[:n], rng=self.rng[:n])
 
+    @property
+    def chunk(self) -> int:
+        """Images in a pass, of all contestants."""
+        return self.fitted.chunk or self.batch
+
+    def fast(self, method: Method) -> Classifier | None:
+        """The copy in half precision that a run with `numerics=fast` or `fast_gradients` gives the method, if any."""
+        if not (method.forward_only or method.averages_passes):
+            return None
+        kind = "forward" if method.forward_only else "gradients"
+        if kind not in self.copies:
+            options = {"compile": self.compile} if method.forward_only else {"compile": "off", "gradients": True}
+            self.copies[kind] = inference_copy(self.model, self.x[:4], batch=self.chunk, numerics="fast", **options)
+        return self.copies[kind] if self.copies[kind].reduced else None
+
 
 # -- the networks ------------------------------------------------------------------------------------------------------
 
@@ -79,6 +104,7 @@ class Case:
 def make_case(
     name: str, module: nn.Module, size: int, classes: int, layers: dict[str, str], batch: int, work: dict, device: str
 ) -> Case:
+    batch *= LARGER.get(device, 1)
     draw = generator(0, f"bench/{name}")
     model = Classifier(module.eval(), (0.5,) * 3, (0.25,) * 3, layers, name).to(device)
     x = torch.rand(batch, 3, size, size, generator=draw).to(device)
@@ -135,7 +161,7 @@ def quick_cases(device: str) -> Iterator[Case]:
     module = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 12 * 12, 3)
     )
-    yield make_case("tiny", module, 16, 3, {"cam": "3", "iba": "1"}, 2, work, device)
+    yield replace(make_case("tiny", module, 16, 3, {"cam": "3", "iba": "1"}, 2, work, device), compile="off")
 
 
 # -- what a method cannot avoid ----------------------------------------------------------------------------------------
@@ -296,12 +322,13 @@ def captum_noise_tunnel(case: Case, method: Any) -> Job:
     attr = importlib.import_module("captum.attr")
     tunnel = attr.NoiseTunnel(attr.Saliency(case.model.module))
     return lambda: tunnel.attribute(
-        case.point, nt_samples=method.n_samples, nt_samples_batch_size=1, stdevs=0.1, target=case.target, abs=False
-    )
+        case.point, nt_samples=method.n_samples, nt_samples_batch_size=max(1, case.chunk // case.batch),
+        stdevs=0.1, target=case.target, abs=False,
+    )  # fmt: skip
 
 
 def captum_integrated_gradients(case: Case, method: Any) -> Job:
-    return by_captum("IntegratedGradients", n_steps=method.steps, internal_batch_size=case.batch)(case, method)
+    return by_captum("IntegratedGradients", n_steps=method.steps, internal_batch_size=case.chunk)(case, method)
 
 
 def captum_deep_lift_shap(case: Case, method: Any) -> Job:
@@ -322,21 +349,46 @@ def by_grad_cam(name: str) -> Callable[[Case, Any], Job]:
         package = importlib.import_module("pytorch_grad_cam")
         output = importlib.import_module("pytorch_grad_cam.utils.model_targets").ClassifierOutputTarget
         cam = getattr(package, name)(model=case.model.module, target_layers=[case.model.layer(method.layer)])
-        cam.batch_size = case.batch
+        cam.batch_size = case.chunk
         targets = [output(c) for c in case.target.tolist()]
         return lambda: cam(input_tensor=case.point, targets=targets)
 
     return build
 
 
-def by_zennit(rule: str, **options: float) -> Callable[[Case, Any], Job]:
+def by_torch_cam(name: str, **options: str) -> Callable[[Case, Any], Job]:
+    """`options`: its arguments, by what the case calls them."""
+
+    def build(case: Case, method: Any) -> Job:
+        package = importlib.import_module("torchcam.methods")
+        arguments = {argument: getattr(case, ours) for argument, ours in options.items()}
+        shape = tuple(case.x.shape[1:])
+        classes = case.target.tolist()
+
+        def run() -> None:
+            with getattr(package, name)(case.model.module, case.model.layer(method.layer), **arguments) as extractor:
+                (cam,) = extractor(classes, case.model.module(case.point.requires_grad_(True)))
+            nn.functional.interpolate(cam[:, None], shape[1:], mode="bilinear")
+
+        return run
+
+    return build
+
+
+def by_zennit(conv: str, options: dict[str, float], dense: str = "", first: str = "") -> Callable[[Case, Any], Job]:
+    """The rule for convolutions, and where they differ those for dense layers and the first layer."""
+
     def build(case: Case, method: Any) -> Job:
         rules, types = importlib.import_module("zennit.rules"), importlib.import_module("zennit.types")
+        composites = importlib.import_module("zennit.composites")
         layers = [
-            ((types.Convolution, types.Linear), getattr(rules, rule)(**options)),
+            (types.Convolution, getattr(rules, conv)(**options)),
+            (types.Linear, getattr(rules, dense)() if dense else getattr(rules, conv)(**options)),
             (types.Activation, rules.Pass()),
         ]
-        composite = importlib.import_module("zennit.composites").LayerMapComposite(layers)
+        composite = composites.LayerMapComposite(layers)
+        if first:
+            composite = composites.SpecialFirstLayerMapComposite(layers, [(types.Linear, getattr(rules, first)())])
         attributor = importlib.import_module("zennit.attribution").Gradient(case.model.module, composite)
         with torch.no_grad():
             logits = case.model(case.x)
@@ -349,6 +401,20 @@ def by_zennit(rule: str, **options: float) -> Callable[[Case, Any], Job]:
         return run
 
     return build
+
+
+def shap_deep(case: Case, method: Any) -> Job:
+    """One class of each image, as we do; the most probable one: shap lets the class be named by rank only."""
+    shap = importlib.import_module("shap")
+    explainer = shap.DeepExplainer(case.model.module, case.model.normalise(case.fitted.background))
+    return lambda: explainer.shap_values(case.point, ranked_outputs=1, check_additivity=False)
+
+
+def shap_gradient(case: Case, method: Any) -> Job:
+    """As many gradients as IG has steps, at random places of the same path."""
+    shap = importlib.import_module("shap")
+    explainer = shap.GradientExplainer(case.model.module, torch.zeros_like(case.point[:1]), batch_size=case.chunk)
+    return lambda: explainer.shap_values(case.point, nsamples=method.steps, ranked_outputs=1)
 
 
 def lime_package(case: Case, method: Any) -> Job:
@@ -364,7 +430,7 @@ def lime_package(case: Case, method: Any) -> Job:
         for image, target in zip(case.x.permute(0, 2, 3, 1).cpu().numpy(), case.target.tolist(), strict=True):
             explainer.explain_instance(
                 image, probabilities, labels=(target,), top_labels=None,
-                num_samples=method.n_samples, batch_size=case.batch,
+                num_samples=method.n_samples, batch_size=case.chunk,
             )  # fmt: skip
 
     return run
@@ -375,17 +441,19 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
     "sensitivity": {"captum": by_captum("Saliency")},
     "input_x_gradient": {"captum": by_captum("InputXGradient")},
     "smoothgrad": {"captum": captum_noise_tunnel},
-    "integrated_gradients": {"captum": captum_integrated_gradients},
+    "integrated_gradients": {"captum": captum_integrated_gradients, "shap": shap_gradient},
     "deconvnet": {"captum": by_captum("Deconvolution")},
     "guided_backprop": {"captum": by_captum("GuidedBackprop")},
-    "lrp_z": {"zennit": by_zennit("Epsilon", epsilon=1e-9)},
-    "lrp_epsilon": {"captum": by_captum("LRP"), "zennit": by_zennit("Epsilon")},
-    "deep_taylor": {"zennit": by_zennit("ZPlus")},
+    "lrp_z": {"zennit": by_zennit("Epsilon", {"epsilon": 1e-9})},
+    "lrp_epsilon": {"captum": by_captum("LRP"), "zennit": by_zennit("Epsilon", {})},
+    "lrp_a_flat": {"zennit": by_zennit("AlphaBeta", {"alpha": 1, "beta": 0}, "Epsilon", "Flat")},
+    "lrp_b_flat": {"zennit": by_zennit("AlphaBeta", {"alpha": 2, "beta": 1}, "Epsilon", "Flat")},
+    "deep_taylor": {"zennit": by_zennit("ZPlus", {})},
     "deeplift_rescale": {"captum": by_captum("DeepLift")},
-    "deep_shap": {"captum": captum_deep_lift_shap},
-    "grad_cam": {"captum": captum_grad_cam, "grad-cam": by_grad_cam("GradCAM")},
-    "grad_cam_pp": {"grad-cam": by_grad_cam("GradCAMPlusPlus")},
-    "score_cam": {"grad-cam": by_grad_cam("ScoreCAM")},
+    "deep_shap": {"captum": captum_deep_lift_shap, "shap": shap_deep},
+    "grad_cam": {"captum": captum_grad_cam, "grad-cam": by_grad_cam("GradCAM"), "torch-cam": by_torch_cam("GradCAM")},
+    "grad_cam_pp": {"grad-cam": by_grad_cam("GradCAMPlusPlus"), "torch-cam": by_torch_cam("GradCAMpp")},
+    "score_cam": {"grad-cam": by_grad_cam("ScoreCAM"), "torch-cam": by_torch_cam("ScoreCAM", batch_size="chunk")},
     "lime": {"lime": lime_package},
 }
 
@@ -398,43 +466,9 @@ def load_method(name: str, work: dict[str, Any]) -> Method:
     return method_part(name, work).method
 
 
-def seconds(job: Job, device: str) -> float:
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):  # peers' progress bars
-        start = time.perf_counter()
-        job()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-
-def take_turns(
-    jobs: dict[str, Job], repeats: int, device: str, limit: float = float("inf")
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Median seconds of each job and, for those that fail, why.
-
-    The first round is a rehearsal and counts only if it alone takes longer than `limit`; no round begins after that.
-    """
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    faults: dict[str, str] = {}
-    began = time.perf_counter()
-    for _ in range(repeats + 1):
-        for name, job in jobs.items():
-            if name in faults:
-                continue
-            try:
-                times[name].append(seconds(job, device))
-            except Exception as fault:  # a peer may refuse a network in any way; the table says so
-                faults[name] = _said(fault)
-        if time.perf_counter() - began > limit:
-            break
-    return {name: statistics.median(t[1:] or t) for name, t in times.items() if name not in faults}, faults
-
-
-def _said(fault: Exception) -> str:
-    return f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0][:100]}"
-
-
 def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], dict[str, str]]:
+    """`exact`: the network as it is; `fast`: in half precision; each peer on a copy: its hooks slow no other."""
+
     def ours(model: Classifier) -> Job:
         def run() -> None:
             model.forget()
@@ -442,161 +476,81 @@ def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], 
 
         return run
 
-    jobs, faults = {"salrun": ours(case.model)}, {}
-    if name in FORWARD_ONLY:
-        jobs["salrun fast"] = ours(inference_copy(case.model, case.x[:4], compile="off"))
+    jobs, faults = {"exact": ours(case.model)}, {}
+    fast = case.fast(method)
+    if fast is not None:
+        jobs["fast"] = ours(fast)
     for peer, build in PEERS.get(name, {}).items():
         try:
-            jobs[peer] = build(case, method)
+            jobs[peer] = build(replace(case, model=deepcopy(case.model)), method)
         except Exception as fault:
-            faults[peer] = _said(fault)
+            faults[peer] = said(fault)
     return jobs, faults
 
 
-def measure(name: str, case: Case, repeats: int, device: str, limit: float = float("inf")) -> dict[str, Any]:
+def measure(name: str, case: Case, limits: Limits) -> dict[str, Any]:
     """One row of the table."""
     work = dict(case.work.get(name, {}))
     few = case.first(work.pop("images", case.batch))
     method = load_method(name, work)
     passes = floor(name, method, few)
     jobs, faults = contestants(name, method, few)
-    times, failed = take_turns({**{kind: PASSES[kind](case) for kind in passes}, **jobs}, repeats, device, limit)
-    faults |= failed
-    least = sum(count * times[kind] for kind, count in passes.items()) * few.batch / case.batch
-    best = min((times[k] for k in ("salrun", "salrun fast") if k in times), default=float("nan"))
-    peers = {peer: times[peer] for peer in PEERS.get(name, {}) if peer in times}
-    fastest = min(peers, key=lambda peer: peers[peer]) if peers else ""
-
-    def rate(t: float | None) -> float | None:
-        return few.batch / t if t else None
-
-    return {
+    head = {
         "model": case.name,
+        "family": FAMILIES.get(type(method).__module__.rpartition(".")[2], "baseline") if passes else "baseline",
         "method": name,
         "work": " ".join(f"{k}={v}" for k, v in work.items()),
-        "images": few.batch,
         "batch": case.batch,
-        "salrun": rate(times.get("salrun")),
-        "salrun_fast": rate(times.get("salrun fast")),
-        "floor": rate(least),
-        "of_floor": least / best if passes else None,
-        "peer": fastest,
-        "peer_rate": rate(peers.get(fastest)),
-        "times_peer": peers[fastest] / best if peers else None,
-        "note": "; ".join(f"{who} fails: {why}" for who, why in faults.items()),
     }
+    least = {kind: count * few.batch / case.batch for kind, count in passes.items()}
+    jobs = {**{kind: PASSES[kind](case) for kind in passes}, **jobs}
+    return measured(head, few.batch, least, jobs, list(PEERS.get(name, {})), limits, faults)
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-def machine(device: str) -> dict[str, str]:
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
-    return {
-        "processor": cpu,
-        "cores": str(os.cpu_count()),
-        "threads": str(torch.get_num_threads()),
-        "load at start": f"{os.getloadavg()[0]:.1f}",
-        "device": torch.cuda.get_device_name() if device != "cpu" else "cpu",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }
-
-
-def shown(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value).replace("|", "/")
-
-
-def read(out: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of the table that is there, by network and method."""
-    if not (out / "methods.csv").exists():
-        return {}
-    with (out / "methods.csv").open(newline="") as file:
-        rows = [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return {(str(row["model"]), str(row["method"])): row for row in rows}
-
-
-def _number(text: str) -> Any:
-    try:
-        return float(text) if "." in text or "e" in text else int(text)
-    except ValueError:
-        return text or None
-
-
-def write_table(
-    stem: Path, title: list[str], rows: list[dict[str, Any]], facts: dict[str, str], end: list[str]
-) -> None:
-    """stem.csv, and stem.md: the title, the machine, the table, what follows from it."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    text = [*title, "", *(f"- {key}: {value}" for key, value in facts.items()), ""]
-    text += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    text += ["| " + " | ".join(shown(value) for value in row.values()) + " |" for row in rows]
-    stem.with_suffix(".md").write_text("\n".join([*text, "", *end]) + "\n")
-
-
-def write(rows: list[dict[str, Any]], facts: dict[str, str], repeats: int, out: Path) -> None:
+def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
     title = [
         "# Speed of the methods",
         "",
-        f"Images per second; medians of up to {repeats} interleaved repetitions. `floor`: what a method cannot avoid,",
-        "eager, timed in the same run: forward and backward passes, the further passes through the layers that a rule",
-        "asks for (alpha-beta rules and Deep Taylor: the parts of each sum; RevealCancel: one there and one back), and",
-        "for IBA the noise. `salrun_fast`: the same method on the inference copy of the network (BatchNorm folded,",
-        "channels last; not compiled). `of_floor` and `times_peer`: of the faster of the two. `images` at a time, in",
-        "passes of `batch`.",
+        "Images per second: the median of the rounds [quartiles]; all contestants of a row take turns. `floor`: what",
+        "a method cannot avoid, eager, in float32, timed in the same rounds: forward and backward passes, the further",
+        "passes through the layers that a rule asks for (alpha-beta rules and Deep Taylor: the parts of each sum;",
+        "RevealCancel: one there and one back), and for IBA the noise. `fast`: `numerics=fast` (LIME, RISE, Score-CAM:",
+        "a compiled copy of the network in half precision) or `fast_gradients` (IG, SmoothGrad); every run measures",
+        "what that does to its maps. `peer`: the fastest at equal work, each on a network of its own; the others under",
+        "`slower_peers`. The images are explained in passes of `batch` (methods.csv), by all.",
+        *ABOUT,
     ]
-    slow = [r for r in rows if (r["of_floor"] or 1) < GOAL or (r["times_peer"] or 1) < 1]
-    end = [f"## Below {GOAL} of the floor, or slower than a peer", ""]
-    end += [
-        f"- {r['model']}, {r['method']}: {shown(r['of_floor'])} of the floor, {shown(r['times_peer']) or 'no'} x peer"
-        for r in slow
-    ] or ["None."]
-    write_table(out / "methods", title, rows, facts, end)
+    write_rows(out / "methods", title, list(rows.values()), ("model", "family", "method"), facts)
 
 
 def main(argv: list[str] | None = None) -> int:
     names = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "captum")
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for methods.csv and methods.md")
-    parser.add_argument("--quick", action="store_true", help="a tiny network, one repetition: does it run at all?")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=10.0, help="no repetition of a row begins after this time")
-    parser.add_argument("--missing", action="store_true", help="only what the table in --out does not have")
-    parser.add_argument("--threads", type=int, help="of torch; default: all")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224")
-    options = parser.parse_args(argv)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    warnings.simplefilter("ignore")
-    repeats = 1 if options.quick else options.repeats
-    facts = machine(options.device)
-    known = read(options.out)
-    measured: list[dict[str, Any]] = []
-    for case in (quick_cases if options.quick else full_cases)(options.device):
+    given = parser(__doc__, 10.0)
+    given.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
+    given.add_argument("--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224")
+    options = given.parse_args(argv)
+    limits, watch = start(options)
+    facts = machine(limits.device)
+    known = read_rows(options.out / "methods", "method")
+    left, broken = [], []
+    for case in (quick_cases if options.quick else full_cases)(limits.device):
         if options.models and case.name not in options.models:
             continue
         for name in options.methods:
-            if options.missing and known.get((case.name, name), {}).get("salrun"):
+            if options.missing and known.get((case.name, name), {}).get("exact"):
                 continue
-            row = known[case.name, name] = measure(name, case, repeats, options.device, options.seconds)
-            measured.append(row)
-            print(", ".join(f"{key} {shown(value)}" for key, value in row.items() if value), flush=True)
-            write(list(known.values()), facts, repeats, options.out)
-    broken = [row for row in measured if row["salrun"] is None]
-    for row in broken:
-        print(f"{row['method']} failed on {row['model']}: {row['note']}", file=sys.stderr)
-    return 1 if broken or not known else 0
+            if limits.over():
+                left.append(f"{case.name} {name}")
+                continue
+            row = known[case.name, name] = measure(name, case, limits)
+            print(told(row), flush=True)
+            if row["exact"] is None:
+                broken.append(f"{name} failed on {case.name}: {row['note']}")
+            write(known, facts | watch.facts(), options.out)
+    return finish(watch, left, broken)
 
 
 if __name__ == "__main__":
