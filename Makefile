@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: help quickstart install test test-cluster lint torture bench bench-methods bench-metrics clean
+.PHONY: help quickstart install test test-cluster lint torture bench bench-methods bench-metrics bench-growth clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -49,13 +49,17 @@ clean: ## remove what was built (not outputs/, not the store)
 torture: $(STAMP) ## try to break it: kills, fuzz, full disks, damage (an hour); docs/results/torture.md
 	$(BIN)/python -m tests.torture.trials
 
-bench: bench-methods bench-metrics ## speed against floors and peers (idle machine)
+bench: $(STAMP) ## speed, memory and growth against floors and peers (idle machine, 35 minutes); BENCH=--missing goes on
+	$(BIN)/python scripts/bench_all.py --out docs/results/bench --readme README.md $(BENCH)
 
 bench-methods: $(STAMP) ## images/s of every method
 	$(BIN)/python scripts/bench_methods.py --out docs/results/bench
 
-bench-metrics: $(STAMP) ## images/s of the perturbation engine
+bench-metrics: $(STAMP) ## images/s of the metrics that ask the model
 	$(BIN)/python scripts/bench_metrics.py --out docs/results/bench
+
+bench-growth: $(STAMP) ## time and memory against images, pixels, methods, masks
+	$(BIN)/python scripts/bench_growth.py --out docs/results/bench
 
 data-%: $(VENV)/.quick ## data-mnist|cifar10|tinyimagenet: download and verify a data set
 	$(BIN)/python scripts/get_data.py $*

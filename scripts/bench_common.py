@@ -28,6 +28,7 @@ from salrun.models.inference import fast_dtype
 Job = Callable[[], object]
 Rows = dict[tuple[str, str], dict[str, Any]]  # by network and method (or metric)
 GOAL = 0.95  # of the floor
+LEAST, MOST = 3, 5  # rounds that a row should have, times the limit that they may take
 IDLE = 0.1  # cores that others may use of a machine that counts as idle
 PEERS = ("captum", "quantus", "grad-cam", "torchcam", "zennit", "shap", "lime")
 
@@ -45,18 +46,22 @@ class Times:
     def median(self) -> float:
         return float(np.median(self.seconds))
 
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        low, high = np.percentile(self.seconds, (25, 75))
+        return float(low), float(high)
+
     def times(self, factor: float) -> Times:
         return Times([factor * s for s in self.seconds])
 
     def over(self, other: Times) -> tuple[float, float]:
         """The quartiles, over rounds, of this time in units of the other's in the same round."""
-        low, high = np.percentile(np.divide(self.seconds, other.seconds), (25, 75))
-        return float(low), float(high)
+        return Times(np.divide(self.seconds, other.seconds).tolist()).quartiles
 
     def rates(self, name: str, images: float) -> dict[str, float]:
         """Images per second: the median, and the quartiles."""
-        low, high = np.percentile(self.seconds, (25, 75))
-        return {name: images / self.median, f"{name}_low": images / float(high), f"{name}_high": images / float(low)}
+        low, high = self.quartiles
+        return {name: images / self.median, f"{name}_low": images / high, f"{name}_high": images / low}
 
 
 def device_of(word: str) -> str:
@@ -83,12 +88,13 @@ def take_turns(
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """The times of each job and, for those that fail, why.
 
-    The first round is a rehearsal and counts only if it alone takes longer than `limit`; no round begins after that.
+    The first round is a rehearsal and counts only where it stays the only one. No round begins after `limit` seconds,
+    but for the first three that count: they may begin until `MOST` times as long.
     """
     times = {name: Times() for name in jobs}
     faults: dict[str, str] = {}
     began = time.perf_counter()
-    for _ in range(repeats + 1):
+    for done in range(repeats + 1):
         for name, job in jobs.items():
             if name in faults:
                 continue
@@ -96,7 +102,8 @@ def take_turns(
                 times[name].seconds.append(seconds(job, device))
             except Exception as fault:  # a peer may refuse a network in any way; the table says so
                 faults[name] = said(fault)
-        if time.perf_counter() - began > limit:
+        spent = time.perf_counter() - began
+        if spent > MOST * limit or (spent > limit and done >= LEAST):
             break
     return {name: Times(t.seconds[1:] or t.seconds) for name, t in times.items() if name not in faults}, faults
 
@@ -331,14 +338,19 @@ def write_table(
     stem.with_suffix(".md").write_text("\n".join([*text, "", *end]).rstrip() + "\n")
 
 
-def read_rows(stem: Path, name: str) -> Rows:
-    """The rows of the table that is there, by network and `name`; none of a table with other columns."""
+def read_table(stem: Path, columns: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of stem.csv, if it is there; none of a table that has not these columns."""
     path = stem.with_suffix(".csv")
     if not path.exists():
-        return {}
+        return []
     with path.open(newline="") as file:
         rows = [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return {(str(row["model"]), str(row[name])): row for row in rows if {"exact", *LAST} <= row.keys()}
+    return [row for row in rows if set(columns) <= row.keys()]
+
+
+def read_rows(stem: Path, name: str) -> Rows:
+    """The rows of the table that is there, by network and `name`."""
+    return {(str(row["model"]), str(row[name])): row for row in read_table(stem, ["exact", *LAST])}
 
 
 def _number(text: str) -> Any:

@@ -129,8 +129,8 @@ def full_cases(device: str) -> Iterator[Case]:
     small = {
         "smoothgrad": {"images": 8, "n_samples": 16},
         "integrated_gradients": {"images": 8, "steps": 16},
-        "rise": {"images": 8, "n_masks": 400},
-        "lime": {"images": 8, "n_samples": 1000},
+        "rise": {"images": 4, "n_masks": 400},
+        "lime": {"images": 2, "n_samples": 1000},
         "score_cam": {"images": 8},
         "iba": {"images": 8},
     }
@@ -528,7 +528,7 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     names = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "captum")
-    given = parser(__doc__, 10.0)
+    given = parser(__doc__, 15.0)
     given.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
     given.add_argument("--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224")
     options = given.parse_args(argv)

@@ -198,7 +198,7 @@ def by_grad_cam(name: str) -> Callable[[Case], Job]:
 PEERS: dict[str, tuple[str, Callable[[Case], Job]]] = {
     "deletion": (
         "quantus PixelFlipping",
-        by_quantus("PixelFlipping", lambda case: case.steps, perturb_baseline="mean", return_auc_per_sample=True),
+        by_quantus("PixelFlipping", lambda case: case.steps, perturb_baseline="mean"),
     ),
     "pixel_flipping": ("quantus PixelFlipping", by_quantus("PixelFlipping", lambda case: case.steps)),
     "aopc_morf": (
@@ -344,7 +344,7 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     names = [*FAMILIES, ENGINE]
-    given = parser(__doc__, 20.0)
+    given = parser(__doc__, 15.0)
     given.add_argument("--metrics", nargs="+", choices=names, default=names, metavar="NAME")
     given.add_argument("--models", nargs="+", metavar="NAME", help="of tomsett_cifar10, resnet50_224")
     options = given.parse_args(argv)

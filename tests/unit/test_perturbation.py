@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -702,19 +700,3 @@ def test_gradients_and_mode_stay_as_found() -> None:
 def test_errors_name_the_parameter(build: object, words: str) -> None:
     with pytest.raises(SalrunError, match=words):
         build()  # type: ignore[operator]
-
-
-def test_the_bench_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("quantus")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    import bench_metrics
-
-    assert bench_metrics.main(["--out", str(tmp_path), "--quick"]) == 0
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
-    kinds = [row["contestant"] for row in rows]
-    assert kinds == [
-        "forward eager", "forward channels_last", "forward folded",
-        "engine eager", "engine folded", "quantus PixelFlipping",
-    ]  # fmt: skip
-    assert all(float(row["rate"]) > 0 for row in rows)
-    assert "of_best_forward" in (tmp_path / "metrics.md").read_text()
