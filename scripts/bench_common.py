@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import csv
 import ctypes
+import gc
 import io
 import os
 import platform
@@ -13,12 +14,12 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ import torch
 from salrun.models.inference import fast_dtype
 
 Job = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)  # of a contestant
 Rows = dict[tuple[str, str], dict[str, Any]]  # by network and method (or metric)
 GOAL = 0.95  # of the floor
 LEAST, MOST = 3, 5  # rounds that a row should have, times the limit that they may take
@@ -84,15 +86,15 @@ def seconds(job: Job, device: str) -> float:
 
 
 def take_turns(
-    jobs: dict[str, Job], repeats: int, device: str, limit: float = float("inf")
-) -> tuple[dict[str, Times], dict[str, str]]:
+    jobs: dict[Name, Job], repeats: int, device: str, limit: float = float("inf")
+) -> tuple[dict[Name, Times], dict[Name, str]]:
     """The times of each job and, for those that fail, why.
 
     The first round is a rehearsal and counts only where it stays the only one. No round begins after `limit` seconds,
     but for the first three that count: they may begin until `MOST` times as long.
     """
     times = {name: Times() for name in jobs}
-    faults: dict[str, str] = {}
+    faults: dict[Name, str] = {}
     began = time.perf_counter()
     for done in range(repeats + 1):
         for name, job in jobs.items():
@@ -122,6 +124,7 @@ def peak_memory(job: Job, device: str) -> float | None:
     back just before the call (/proc/self/clear_refs), once freed memory is given back to it (malloc_trim): else the
     call would find room that an earlier one left. None where there is no such thing.
     """
+    gc.collect()
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -246,9 +249,11 @@ def measured(
     row["floor"] = images / least.median if least else None
     for column, other in {"of_floor": least, "times_peer": times.get(fastest)}.items():
         for side, ours in sides.items():
-            both = other is not None and ours is not None
-            row[f"{side}{column}"] = other.median / ours.median if both else None
-            row[f"{side}{column}_low"], row[f"{side}{column}_high"] = other.over(ours) if both else (None, None)
+            name = f"{side}{column}"
+            row |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+            if other is not None and ours is not None:
+                row[name] = other.median / ours.median
+                row[f"{name}_low"], row[f"{name}_high"] = other.over(ours)
     row |= {f"{side}_mib": memory.get(key) for side, key in (("exact", "exact"), ("fast", "fast"), ("peer", fastest))}
     row["rounds"] = max((len(t.seconds) for t in times.values()), default=0)
     row["others"] = watch.others()

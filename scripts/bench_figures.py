@@ -27,8 +27,11 @@ def speed_figure(rows: list[Row], name: str, path: Path) -> None:
     rows = [row for row in rows if row["family"] in FAMILIES and row["exact"]]
     models = list(dict.fromkeys(row["model"] for row in rows))
     labels = sorted({(FAMILIES.index(row["family"]), row["family"], row[name]) for row in rows})
-    place = {label[2]: -k - 0.8 * label[0] for k, label in enumerate(labels)}
-    fig, axes = figure(1, len(models), 0.9 + 0.2 * len(labels), sharey=True)
+    place: dict[str, int] = {}
+    for _, family, label in labels:
+        place.setdefault(f"{family}:".upper(), -len(place))
+        place[label] = -len(place)
+    fig, axes = figure(1, len(models), 0.9 + 0.18 * len(place), sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
         for row in (row for row in rows if row["model"] == model):
             for side, (label, marker, colour) in SIDES.items():
@@ -67,6 +70,12 @@ def growth_figure(rows: list[Row], path: Path) -> None:
         for ax in axes[:, column]:
             ax.set_xscale("log")
             ax.set_yscale("log")
+            ax.set_xticks(n, [f"{k:,}" for k in n])
+            ax.xaxis.set_minor_formatter("")
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter("")
+            low, high = ax.get_ylim()
+            ax.set_ylim(low / 2, high * 2)  # flat is to look flat
         axes[0, column].legend(fontsize=6)
         axes[1, column].set_xlabel(TITLES[axis])
     axes[0, 0].set_ylabel("seconds")

@@ -471,8 +471,8 @@ def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], 
 
     def ours(model: Classifier) -> Job:
         def run() -> None:
-            model.forget()
             method(model, case.x, case.target, case.rng, case.fitted)
+            model.forget()
 
         return run
 

@@ -32,6 +32,7 @@ from bench_common import (
     measured,
     parser,
     read_rows,
+    read_table,
     said,
     start,
     take_turns,
@@ -352,20 +353,24 @@ def main(argv: list[str] | None = None) -> int:
     limits, watch = start(options)
     facts = machine(limits.device)
     known = read_rows(options.out / "metrics", "metric")
-    engine: list[dict[str, Any]] = []
+    engine = read_table(options.out / ENGINE, ["contestant", "rate_low"])
     left, broken = [], []
     for case in (quick_cases if options.quick else full_cases)(limits.device):
         if options.models and case.name not in options.models:
             continue
         for name in options.metrics:
-            if options.missing and known.get((case.name, name), {}).get("exact"):
+            there = (
+                engine if name == ENGINE else [row for row in known.values() if row["metric"] == name and row["exact"]]
+            )
+            if options.missing and any(row["model"] == case.name for row in there):
                 continue
             if limits.over():
                 left.append(f"{case.name} {name}")
                 continue
             if name == ENGINE:
-                engine += measure_engine(case, replace(limits, seconds=2 * limits.seconds))
-                broken += [f"{row['contestant']} failed: {row['note']}" for row in engine if row["rate"] is None]
+                rows = measure_engine(case, replace(limits, seconds=2 * limits.seconds))
+                engine = [row for row in engine if row["model"] != case.name] + rows
+                broken += [f"{row['contestant']} failed: {row['note']}" for row in rows if row["rate"] is None]
                 write_engine(engine, facts | watch.facts(), options.out)
                 print((options.out / "engine.md").read_text(), flush=True)
                 continue
