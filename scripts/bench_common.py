@@ -274,9 +274,10 @@ ABOUT = (
     "`MiB`: what one call needs at its peak beside network and images (CPU: the high-water mark of resident memory,",
     "set back before the call; CUDA: of torch's allocator). `others`: cores that other processes used meanwhile.",
 )
-COLUMNS = ("images/s", "fast", "floor", "of floor", "fast", "peer", "images/s", "x peer", "fast", "MiB", "fast", "peer")
-
-
+COLUMNS = (
+    "images/s", "fast images/s", "floor images/s", "of floor", "fast of floor", "peer", "peer images/s", "x peer",
+    "fast x peer", "MiB", "fast MiB", "peer MiB",
+)  # fmt: skip
 LAST = ("rounds", "others", "slower_peers", "note")
 
 

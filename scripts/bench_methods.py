@@ -104,7 +104,7 @@ class Case:
 def make_case(
     name: str, module: nn.Module, size: int, classes: int, layers: dict[str, str], batch: int, work: dict, device: str
 ) -> Case:
-    batch *= LARGER.get(device, 1)
+    batch *= LARGER.get(torch.device(device).type, 1)
     draw = generator(0, f"bench/{name}")
     model = Classifier(module.eval(), (0.5,) * 3, (0.25,) * 3, layers, name).to(device)
     x = torch.rand(batch, 3, size, size, generator=draw).to(device)

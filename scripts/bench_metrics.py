@@ -92,7 +92,7 @@ class Case:
 def make_case(
     name: str, module: nn.Module, size: int, batch: int, steps: int, patch: int, device: str, compile: bool = True
 ) -> Case:
-    batch *= LARGER.get(device, 1)
+    batch *= LARGER.get(torch.device(device).type, 1)
     draw = generator(0, f"bench/{name}")
     model = Classifier(module.eval(), (0.5,) * 3, (0.25,) * 3, name=name).to(device)
     x = torch.rand(batch, 3, size, size, generator=draw).to(device)

@@ -80,6 +80,17 @@ def test_peak_memory_is_what_one_call_needs_whatever_came_before():
     assert large_again == pytest.approx(80, rel=0.1)
 
 
+def test_on_cuda_time_waits_for_the_device_and_memory_is_of_its_allocator(monkeypatch):
+    told = []
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: told.append(name))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100 * 2**20)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 150 * 2**20)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert common.peak_memory(lambda: told.append("job"), common.device_of("auto")) == 50
+    assert told[1] == "reset_peak_memory_stats" and told[-3:] == ["synchronize", "job", "synchronize"]
+
+
 def test_own_work_is_not_that_of_others(monkeypatch):
     busy, own, clock = iter([100.0, 130.0]), iter([5.0, 25.0]), iter([0.0, 10.0])
     monkeypatch.setattr(common, "_busy", lambda: next(busy))
