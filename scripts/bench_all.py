@@ -2,7 +2,7 @@
 
 python scripts/bench_all.py --out docs/results/bench --readme README.md            # at most 35 minutes
 python scripts/bench_all.py --out docs/results/bench --readme README.md --missing  # go on where it stopped
-python scripts/bench_all.py --out /tmp/bench --quick
+python scripts/bench_all.py --out outputs/bench --quick
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ But for the images, memory is what one call needs at its peak beside network and
 
     python scripts/bench_growth.py --out docs/results/bench                # up to 4 minutes on two idle cores
     python scripts/bench_growth.py --out docs/results/bench --axes masks
-    python scripts/bench_growth.py --out /tmp/bench --quick
+    python scripts/bench_growth.py --out outputs/bench --quick
 """
 
 from __future__ import annotations

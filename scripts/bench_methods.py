@@ -8,7 +8,7 @@ the table in `--out` that are not measured again stay there.
     python scripts/bench_methods.py --out docs/results/bench              # up to 18 minutes on two idle cores
     python scripts/bench_methods.py --out docs/results/bench --missing    # go on where it stopped
     python scripts/bench_methods.py --out docs/results/bench --models resnet50_224 --methods lime iba
-    python scripts/bench_methods.py --out /tmp/bench --quick --methods gradient rise
+    python scripts/bench_methods.py --out outputs/bench --quick --methods gradient rise
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ precision; and of pixel flipping, every step of the curve a new batch, on those 
 
     python scripts/bench_metrics.py --out docs/results/bench              # up to 10 minutes on two idle cores
     python scripts/bench_metrics.py --out docs/results/bench --models tomsett_cifar10 --metrics insertion engine
-    python scripts/bench_metrics.py --out /tmp/bench --quick
+    python scripts/bench_metrics.py --out outputs/bench --quick
 """
 
 from __future__ import annotations
