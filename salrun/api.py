@@ -15,8 +15,10 @@ from torch.utils._pytree import tree_map_only
 from salrun.config.catalogue import load_plugins, names
 from salrun.config.parts import MetricPart, method_part, metric_parts
 from salrun.errors import SalrunError, unknown
+from salrun.methods.chunking import FREE_CHUNK, halving
 from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
+from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers
 from salrun.rng import Draws
@@ -94,7 +96,12 @@ def explain(
     with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
         target = _targets(classifier, images, targets)
         fitted = _fitted(part, classifier, background, layer, masks, roles, chunk)
-        return part(classifier, images, target, _draws(seed, ids, images), fitted).detach()
+        draws = _draws(seed, ids, images)
+
+        def raw(size: int | None) -> Tensor:
+            return part(classifier, images, target, draws, replace(fitted, chunk=size))
+
+        return halving(raw, chunk, max(len(images), FREE_CHUNK), type(part).__name__).detach()
 
 
 @_ordinary
@@ -167,7 +174,12 @@ def _variants(
         return seen(other_maps[name])
 
     explain_again = None if again is None else lambda x: seen(again(x))
-    result = part.metric(seen(maps), replace(scene, explain=explain_again, other_map=other))
+    scene, plane = replace(scene, explain=explain_again, other_map=other), seen(maps)
+
+    def measured(size: int | None) -> Score | dict[str, Score]:
+        return part.metric(plane, replace(scene, chunk=size))
+
+    result = halving(measured, scene.chunk, batch_size(scene.x, None), type(part.metric).__name__)
     named = result if isinstance(result, dict) else {"": result}
     return {"/".join(filter(None, [part.mode, name])): _scores(score, maps) for name, score in named.items()}
 
@@ -265,8 +277,6 @@ def _blamed(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] |
         raise SalrunError(f"images must be floats, got {images.dtype}: images.float() / 255, say")
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, IndexError) as fault:
         weights = {p.dtype for p in model.parameters() if p.is_floating_point()}
         if weights and images.dtype not in weights:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from salrun.errors import SalrunError, unknown
-from salrun.methods.chunking import gather_chunked
+from salrun.methods.chunking import gather_chunked, out_of_memory
 from salrun.models.classifier import Classifier, check_targets
 from salrun.rng import Draws, hash64
 from salrun.types import Fitted, Method
@@ -76,9 +76,9 @@ def blamed(name: str) -> Iterator[None]:
     """Captum's refusals as errors that name it."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (TypeError, ValueError, AttributeError, AssertionError, NotImplementedError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise
         raise SalrunError(f"captum's {name} does not work here: {error}") from error
 
 

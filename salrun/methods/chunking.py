@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from salrun.errors import SalrunError
+
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier, Pass, Space
     from salrun.types import Fitted
@@ -18,6 +20,7 @@ T = TypeVar("T")
 
 # What a virtual batch may grow to where nobody has said: enough to keep a processor busy with a single image.
 FREE_CHUNK = 32
+EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # MPS; the CPU; cuDNN and cuBLAS
 
 
 def chunks(n: int, size: int | None) -> Iterator[slice]:
@@ -27,45 +30,54 @@ def chunks(n: int, size: int | None) -> Iterator[slice]:
         yield slice(start, min(start + size, n))
 
 
-def halving(work: Callable[[int], T], size: int) -> T:
-    """`work(size)`, tried again with half the size whenever an accelerator runs out of memory."""
+def out_of_memory(fault: BaseException) -> bool:
+    """Whether a device has no memory left; only CUDA's allocator has an exception of its own for that."""
+    return isinstance(fault, RuntimeError) and (
+        isinstance(fault, torch.OutOfMemoryError) or any(words in str(fault) for words in EXHAUSTED)
+    )
+
+
+def halving(
+    work: Callable[[int | None], T],
+    chunk: int | None,
+    free: int,
+    what: str,
+    told: Callable[[int, int], None] = lambda before, after: None,
+) -> T:
+    """`work(chunk)`, done again with half the chunk whenever memory is out; `free`: the chunk where none is given.
+
+    `told(before, after)` hears of every halving. With single images there is nothing to halve.
+    """
     while True:
         try:
-            return work(size)
-        except torch.OutOfMemoryError:
-            if size <= 1:
+            return work(chunk)
+        except RuntimeError as fault:
+            if not out_of_memory(fault):
                 raise
+            if chunk == 1:
+                reason = str(fault).partition("\n")[0]
+                raise SalrunError(
+                    f"{what}: out of memory with a single image at a time: take smaller images, a smaller model or "
+                    f"another device ({reason})"
+                ) from fault
         # Not in the handler: its traceback keeps the tensors of the failed attempt alive.
-        size //= 2
-        log.warning("out of memory: going on with chunks of %d", size)
+        before, chunk = chunk or free, max(1, (chunk or free) // 2)
+        log.warning("%s: out of memory with chunks of %d, going on with %d", what, before, chunk)
+        told(before, chunk)
         torch.cuda.empty_cache()
+        if torch.backends.mps.is_available():
+            torch.mps.empty_cache()
 
 
 def run_grid(step: Callable[[slice, slice], None], n: int, copies: int, chunk: int | None) -> None:
     """Call `step(images, copies)` on tiles that cover n x copies once, each of at most `chunk` elements.
 
-    Copies of all images go together where they fit. After an out-of-memory error the tile is halved and done again, so
-    a `step` must change the caller's tensors only as its last act. Without `chunk` a tile has at most max(n, 32).
+    Copies of all images go together where they fit. Without `chunk` a tile has at most max(n, 32).
     """
     size = max(n, FREE_CHUNK) if chunk is None else max(1, chunk)
-    todo = [(slice(0, n), slice(0, copies))] if n and copies else []
-
-    def attempt(limit: int) -> int:
-        rows, columns = todo[-1]
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        if height > limit:
-            cut = rows.start + limit
-            todo[-1:] = [(slice(cut, rows.stop), columns), (slice(rows.start, cut), columns)]
-        elif height * width > limit:
-            cut = columns.start + limit // height
-            todo[-1:] = [(rows, slice(cut, columns.stop)), (rows, slice(columns.start, cut))]
-        else:
-            step(rows, columns)
-            todo.pop()
-        return limit
-
-    while todo:
-        size = halving(attempt, size)
+    for images in chunks(n, size):
+        for part in chunks(copies, size // (images.stop - images.start)):
+            step(images, part)
 
 
 def run_chunked(step: Callable[[slice], None], n: int, chunk: int | None) -> None:
@@ -103,5 +115,4 @@ def shared_pass(
     model: Classifier, x: Tensor, target: Tensor, fitted: Fitted, layer: str | None = None, space: Space = "norm"
 ) -> Pass:
     """`model.pass_once`, at most `fitted.chunk` images at a time; back to `layer`, or else to the input."""
-    size = len(x) if fitted.chunk is None else fitted.chunk
-    return halving(lambda chunk: model.pass_once(x, target, layer, space, chunk, to_input=layer is None), size)
+    return model.pass_once(x, target, layer, space, fitted.chunk, to_input=layer is None)

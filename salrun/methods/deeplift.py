@@ -17,7 +17,7 @@ from torch import Tensor
 
 from salrun.errors import SalrunError
 from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one_hot, ordinary, pullback, trace
-from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, halving
+from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked
 from salrun.methods.relevance import part
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, Space, check_targets
@@ -278,22 +278,15 @@ class DeepSHAP(Method):
         references = model.enter(fitted.background[: self.n_references].to(x), self.space)
         point = model.enter(x.detach(), self.space)
         size = max(len(x), FREE_CHUNK) if fitted.chunk is None else max(1, fitted.chunk)
-        return torch.cat(
-            [
-                halving(lambda rows: self.mean(model, point[part], target[part], references, rows), size)  # noqa: B023
-                for part in chunks(len(x), size)
-            ]
-        )
+        parts = chunks(len(x), size)
+        return torch.cat([self.mean(model, point[part], target[part], references, size) for part in parts])
 
     def mean(self, model: Classifier, point: Tensor, target: Tensor, references: Tensor, rows: int) -> Tensor:
-        """The mean over all references for a few images, at most `rows` pairs at a time.
+        """The mean over all references for at most `rows` images, at most so many pairs at a time.
 
         The forward batch has `copies` copies of the images beside as many references as it has rows; one backward pass
         pairs each copy of all images with one reference, so a batch of references takes len(point) of them.
         """
-        if len(point) > rows:
-            parts = chunks(len(point), rows)
-            return torch.cat([self.mean(model, point[p], target[p], references, rows) for p in parts])
         n = len(references)
         copies = min(max(1, rows // len(point)), n)
         batch = copies * len(point)

@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 
+from salrun.methods.chunking import halving
 from salrun.models.classifier import Classifier
 from salrun.pipeline.build import Cell
 from salrun.pipeline.stages import OWN, Stages, Tile
@@ -114,9 +115,13 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     return Plan(lines, images, len(tiles), size_of_maps)
 
 
-@torch.no_grad()
 def forward_rate(model: Classifier, cell: Cell, batch: int) -> float:
-    """Images per second of a plain forward pass."""
+    """Images per second of a plain forward pass, of fewer images where so many do not fit into memory."""
+    return halving(lambda size: _rate(model, cell, size or batch), batch, batch, f"timing {model.name}")
+
+
+@torch.no_grad()
+def _rate(model: Classifier, cell: Cell, batch: int) -> float:
     x = torch.zeros(batch, *cell.dataset.shape, device=cell.device, dtype=getattr(torch, cell.precision))
     model(x)
     passes, begun = 0, time.monotonic()

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from salrun.config.parts import MethodPart, MetricPart
 from salrun.errors import SalrunError
+from salrun.methods.chunking import FREE_CHUNK, gather_chunked, halving
 from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
@@ -31,6 +32,7 @@ from salrun.types import Batch, FeatureStats, Fitted, Metric, Scene, Score
 from salrun.views import NamedView, group_clip
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FIT_BATCH = 50
 OWN = "model"  # the role of the run's own model
@@ -94,6 +96,8 @@ class Stages:
         self.keep_maps = keep_maps
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
+        self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
+        self._chunks: dict[tuple[str, str], int] = {}  # what they became, by role and part
         self._inference: dict[str, InferenceCopy] = {}
         self._folded: dict[str, Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
@@ -169,6 +173,17 @@ class Stages:
         x = x.to(self.cell.device)
         return (x.float() / 255 if x.dtype == torch.uint8 else x).to(getattr(torch, self.cell.precision))
 
+    def _in_memory(
+        self, work: Callable[[int | None], T], what: str, role: str, tile: Tile, chunk: int | None, free: int
+    ) -> T:
+        """`work(chunk)` of a part on a tile, its chunk halved until it fits; later tiles begin with that."""
+
+        def told(before: int, after: int) -> None:
+            self._chunks[role, what] = after
+            self.halved.append({"what": what, "role": role, "tile": tile.index, "from": before, "to": after})
+
+        return halving(work, self._chunks.get((role, what), chunk), free, what, told)
+
     # -- fit -------------------------------------------------------------------------------------------------------
 
     def fitted(self, role: str, part: MethodPart) -> Fitted:
@@ -223,7 +238,10 @@ class Stages:
         if batch.x.dtype != getattr(torch, self.cell.precision):
             batch = replace(batch, x=self._floats(batch.x))
         with torch.no_grad():
-            logits = self.models[role](batch.x)
+            logits = self._in_memory(
+                lambda chunk: gather_chunked(lambda part: self.models[role](batch.x[part]), len(batch), chunk),
+                *("predictions", role, tile, self.cell.chunk, len(batch)),
+            )
         probabilities = logits.double().softmax(1) if logits.device.type != "mps" else logits.cpu().double().softmax(1)
         prediction = logits.argmax(1)
         result = Result(tile, role, batch, prediction, probabilities.amax(1))
@@ -296,7 +314,10 @@ class Stages:
         if network is self._inference.get(result.role):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
-        raw = part.method(network, x, result.target[part.name], rng, fitted)
+        raw = self._in_memory(
+            lambda chunk: part.method(network, x, result.target[part.name], rng, replace(fitted, chunk=chunk)),
+            *(f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)),
+        )
         if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
             raise SalrunError(
                 f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
@@ -341,7 +362,10 @@ class Stages:
             shared_rows=partial(self._shared_rows, result, part, source),
             suite=partial(self._suite, result, part, metric),
         )
-        scores = metric.metric(plane, asked)
+        scores = self._in_memory(
+            lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
+            *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),
+        )
         named = scores if isinstance(scores, dict) else {"": scores}
         try:
             named = {name: settled(score, raw) for name, score in named.items()}
