@@ -13,7 +13,8 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -40,13 +41,15 @@ class Network:
     module: nn.Module
     channels_last: bool = False
     dtype: torch.dtype | None = None  # what it computes in; none: what it is given
+    tf32: bool = False  # whether a CUDA device may round the factors of float32 products to 10 bits
     compiled: Callable[[Tensor], Tensor] | None = None
     batch: int = 0
 
     def __call__(self, z: Tensor) -> Tensor:
-        if self.dtype is None:
-            return self._logits(z)
-        return self._logits(z.to(self.dtype)).to(z.dtype)
+        with tf32_allowed() if self.tf32 else nullcontext():
+            if self.dtype is None:
+                return self._logits(z)
+            return self._logits(z.to(self.dtype)).to(z.dtype)
 
     def _logits(self, z: Tensor) -> Tensor:
         if self.channels_last:
@@ -87,8 +90,15 @@ class InferenceCopy(Classifier):
 
     @property
     def reduced(self) -> bool:
-        """Whether it computes in half precision."""
-        return self.network.dtype is not None
+        """Whether it computes in half precision, or in TF32."""
+        return self.network.dtype is not None or self.network.tf32
+
+    @property
+    def computes_in(self) -> str:
+        """bfloat16, float16, tf32; float32 or float64 where it is not reduced."""
+        if self.network.tf32 and self.network.dtype is None:
+            return "tf32"
+        return _word(self.network.dtype or self.mean.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.normalise(x), "norm")
@@ -178,7 +188,8 @@ def inference_copy(
     by default the probe's. The tolerance is relative and holds for every class. Where the original's own rounding is
     coarser (a deep float32 network is 1e-5 off its float64 self), four times that is allowed.
 
-    `numerics="fast"`: in half precision, where this device is faster in it; `gradients`: differentiable, not compiled.
+    `numerics="fast"`: in half precision, where this device is faster in it, and what stays float32 in TF32 where it has
+    that; `gradients`: differentiable, not compiled, no TF32.
     """
     if compile not in ("auto", "on", "off"):
         raise SalrunError(f"inference.compile must be auto, on or off, got '{compile}'")
@@ -192,6 +203,10 @@ def inference_copy(
         if other.dtype is not None and trial.answers(other, _word(other.dtype)):
             network, accepted = other, trial.answers
             steps.append(_word(other.dtype))
+        other = replace(network, tf32=has_tf32(probe.device) and not gradients)
+        if other.tf32 and trial.answers(other, "tf32"):
+            network, accepted = other, trial.answers
+            steps.append("tf32")
     wanted = compile == "on" or (compile == "auto" and _repays(module, probe, passes, classifier.name))
     if wanted and not gradients:
         frozen = probe.device.type == "cpu"
@@ -242,6 +257,22 @@ def fast_dtype(device: torch.device) -> torch.dtype | None:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else None
     return torch.float16 if device.type == "mps" else None
+
+
+def has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextmanager
+def tf32_allowed() -> Iterator[None]:
+    """Float32 products and convolutions of CUDA in TF32; as before afterwards."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _word(dtype: torch.dtype) -> str:

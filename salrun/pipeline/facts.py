@@ -18,6 +18,7 @@ from salrun.store.entries import canonical
 from salrun.types import Deviating
 
 OWN = "model"
+USUAL = {"precision": "float32", "numerics": "exact", "dtype": "float32", "tf32": False}
 
 
 def facts_about(part: Any) -> dict[str, Any]:
@@ -28,8 +29,8 @@ def facts_about(part: Any) -> dict[str, Any]:
 def cell_table(cell: Cell, obtained: Mapping[str, Obtained], numerics: Numerics) -> pd.DataFrame:
     """One row per model of the run: what a reader calls it by, its role, and every fact it was made with.
 
-    `cell` is a hash of the row: the same facts, the same cell, in whichever run or shard it was measured. `numerics`
-    counts where it is not `exact`: cells of runs that had no such choice keep their names.
+    `cell` is a hash of the row: the same facts, the same cell, in whichever run or shard it was measured. How it was
+    computed counts where it is not exact, in float32: cells of runs that had no such choice keep their names.
     """
     recipes = {OWN: cell.recipe, **cell.others}
     data = {f"dataset.{k}": v for k, v in facts_about(cell.dataset).items()}
@@ -43,9 +44,9 @@ def cell_table(cell: Cell, obtained: Mapping[str, Obtained], numerics: Numerics)
         if "recipe" in model.card:  # what made the weights, whatever would be trained
             recipe["model.recipe"] = model.card["recipe"]
         weights = {"source": model.source, "fingerprint": model.classifier.fingerprint}
-        rows.append({**called, **settings, **data, **recipe, **weights, "numerics": numerics.of(role)})
+        rows.append({**called, **settings, **data, **recipe, **weights, **numerics.of(role)})
     table = pd.DataFrame(rows)
-    named = [{k: v for k, v in row.items() if (k, v) != ("numerics", "exact")} for row in rows]
+    named = [{k: v for k, v in row.items() if (k, v) not in USUAL.items()} for row in rows]
     table["cell"] = [hashlib.sha256(canonical(row).encode()).hexdigest()[:12] for row in named]
     return table[[*CELLS, *(name for name in table if name not in CELLS)]]
 

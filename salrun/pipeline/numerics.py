@@ -75,13 +75,21 @@ class Numerics:
     """How a run computes, and what that does to its numbers."""
 
     mode: str
-    dtype: str
+    precision: str  # of what is exact
+    dtype: str  # of what is not: bfloat16, float16, tf32
     steps: dict[str, list[str]]  # of the copies of the models, by role
     effects: list[Effect]
 
-    def of(self, role: str) -> str:
-        """The mode; `exact` where nothing that is made of this model is in half precision."""
-        return self.mode if any(effect.role == role for effect in self.effects) else "exact"
+    def of(self, role: str) -> dict[str, Any]:
+        """For tables/cells.csv; `exact` where nothing that is made of this model is in half precision."""
+        if not any(effect.role == role for effect in self.effects):
+            return {"precision": self.precision, "numerics": "exact", "dtype": self.precision, "tf32": False}
+        return {"precision": self.precision, "numerics": self.mode, "dtype": self.dtype, "tf32": self.tf32}
+
+    @property
+    def tf32(self) -> bool:
+        """Whether something of the run is in TF32."""
+        return any("tf32" in steps for steps in self.steps.values())
 
     @property
     def deviations(self) -> list[str]:
@@ -91,7 +99,7 @@ class Numerics:
     def facts(self) -> dict[str, Any]:
         """For run.json; the mode is `exact` where nothing of the run is in half precision."""
         mode = self.mode if self.effects else "exact"
-        facts: dict[str, Any] = {"mode": mode, "dtype": self.dtype, "steps": self.steps}
+        facts: dict[str, Any] = {"mode": mode, "dtype": self.dtype, "tf32": self.tf32, "steps": self.steps}
         if self.effects:
             facts["bounds"] = {"shift": SHIFT, "rank": RANK, "correlation": CORRELATION}
             facts["probe"] = [{k: v for k, v in row.items() if _readable(v)} for row in self.rows()]
@@ -136,9 +144,9 @@ def measure(cell: Cell, stages: Stages) -> Numerics:
             for role in stages.models:
                 effects += [*_score_effects(cell, exact, stages, role), *_map_effects(cell, exact, stages, role)]
     copies = stages.copies()
-    reduced = [copy.network.dtype for copy in copies.values() if copy.reduced]
-    dtype = str(reduced[0]).removeprefix("torch.") if reduced else cell.precision
-    return Numerics(cell.numerics, dtype, {name: list(copy.steps) for name, copy in copies.items()}, effects)
+    dtype = next((copy.computes_in for copy in copies.values() if copy.reduced), cell.precision)
+    steps = {name: list(copy.steps) for name, copy in copies.items()}
+    return Numerics(cell.numerics, cell.precision, dtype, steps, effects)
 
 
 def refuse_large(cell: Cell, numerics: Numerics) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from salrun.models import inference
 from salrun.models.architectures import TomsettCNN
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
+from salrun.pipeline import cell as pipeline
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -370,6 +372,56 @@ def test_half_precision_by_device(device: str, unit: object, dtype: torch.dtype 
         monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name == unit, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: unit)
     assert inference.fast_dtype(torch.device(device)) is dtype
+
+
+class Flags(nn.Module):
+    """Notes whether TF32 is allowed while it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.seen = sequential(), []
+
+    def forward(self, z: Tensor) -> Tensor:
+        self.seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return self.net(z)
+
+
+@pytest.fixture
+def _full_float32() -> Iterator[None]:
+    """As in a run."""
+    before = torch.backends.cudnn.allow_tf32
+    pipeline.settle_numerics({"threads": 1})
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("_full_float32")
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_tf32_is_allowed_inside_a_fast_copy_only(dtype: torch.dtype | None, monkeypatch) -> None:
+    monkeypatch.setattr(inference, "fast_dtype", lambda device: dtype)
+    monkeypatch.setattr(inference, "has_tf32", lambda device: True)
+    half = ("bfloat16",) if dtype else ()
+    model, x = classifier(Flags()), images()
+    for numerics, gradients, steps in (("exact", False, ()), ("fast", False, (*half, "tf32")), ("fast", True, half)):
+        copy = inference_copy(model, x, numerics=numerics, gradients=gradients)
+        assert copy.steps == ("folded", "channels_last", *steps)
+        assert copy.fingerprint == "f|inference+" + "+".join(copy.steps), "its results have keys of their own"
+        assert copy.reduced is bool(steps)
+        assert copy.computes_in == (steps[0] if steps else "float32")
+        copy.module.seen.clear()
+        copy(x)
+        assert copy.module.seen == [("tf32" in steps, "tf32" in steps)]
+        assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+    with pytest.raises(ZeroDivisionError), inference.tf32_allowed():
+        _ = 1 / 0
+    assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize(("capability", "there"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_tf32_by_device(capability: tuple[int, int], there: bool, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert inference.has_tf32(torch.device("cuda")) is there
+    assert not inference.has_tf32(torch.device("cpu"))
 
 
 class Constant(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -24,12 +25,13 @@ from salrun.models.inference import InferenceCopy
 from salrun.pipeline import cell as pipeline
 from salrun.pipeline import numerics as numerics_module
 from salrun.pipeline.build import Cell, build
-from salrun.pipeline.numerics import CERTAIN, Numerics, compare, measure, probe, refuse_large
+from salrun.pipeline.facts import cell_table
+from salrun.pipeline.numerics import CERTAIN, Effect, Numerics, compare, measure, probe, refuse_large
 from salrun.pipeline.stages import Stages, Tile
 from salrun.results.collect import common_facts, refuse_strangers, write_joined
 from salrun.results.run import Run
 from salrun.results.tables import NUMERICS
-from salrun.store.entries import Store, key_of
+from salrun.store.entries import Store, canonical, key_of
 from salrun.store.sources import source_of
 from salrun.types import Method, Metric, Score
 
@@ -271,7 +273,10 @@ def test_a_small_effect_is_measured_and_told(exact: Stages, tmp_path: Path) -> N
     (maps,) = (e for e in numerics.effects if not e.metric)
     assert maps.method == "rise" and maps.images == 2 and 0.999 < maps.correlation < 1
     assert all(0 < e.shift < 0.1 and e.exact != e.fast for e in numerics.effects if e.metric)
-    assert numerics.of("model") == "fast" and numerics.of("other") == "exact"
+    half = {"numerics": "fast", "dtype": "bfloat16", "tf32": False}
+    assert numerics.of("model") == {"precision": "float32", **half}
+    exactly = {"numerics": "exact", "dtype": "float32", "tf32": False}
+    assert numerics.of("other") == {"precision": "float32", **exactly}
     assert "numerics=fast: bfloat16; on a probe of 6 images scores shift by at most" in numerics.line()
 
 
@@ -282,7 +287,31 @@ def test_a_run_without_a_cheap_method_is_probed_by_the_gradient(exact: Stages, t
 
 def test_a_run_in_which_nothing_is_faster_is_exact(exact: Stages, tmp_path: Path) -> None:
     stages = turned(exact, tmp_path, metrics=metric_parts("sparseness"))
-    assert measure(stages.cell, stages).facts() == {"mode": "exact", "dtype": "float32", "steps": {}}
+    assert measure(stages.cell, stages).facts() == {"mode": "exact", "dtype": "float32", "tf32": False, "steps": {}}
+
+
+def test_tf32_alone_is_measured_and_told(exact: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CUDA device, for a model that has no bfloat16."""
+    monkeypatch.setattr(inference, "fast_dtype", lambda device: None)
+    monkeypatch.setattr(inference, "has_tf32", lambda device: True)
+    stages = turned(exact, tmp_path, methods=[*exact.cell.methods, method_part("rise", {"n_masks": 20})])
+    numerics = measure(stages.cell, stages)
+    assert {e.method for e in numerics.effects} == {"gradient", "edge", "rise"}
+    assert numerics.of("model") == {"precision": "float32", "numerics": "fast", "dtype": "tf32", "tf32": True}
+    assert numerics.facts()["tf32"] and numerics.line().startswith("numerics=fast: tf32; on a probe of 6 images")
+    assert stages.map_key(Tile(0, ("a",)), stages.cell.methods[-1]) != exact.map_key(
+        Tile(0, ("a",)), stages.cell.methods[-1]
+    )
+
+
+def test_cells_keep_their_names_but_where_they_are_computed_otherwise(exact: Stages) -> None:
+    obtained = pipeline.obtain_models(exact.cell)
+    usual = Numerics("exact", "float32", "float32", {}, [])
+    table = cell_table(exact.cell, obtained, usual)
+    (row,) = table.drop(columns=["cell", "precision", "numerics", "dtype", "tf32"]).to_dict("records")
+    assert table["cell"][0] == hashlib.sha256(canonical(row).encode()).hexdigest()[:12], "nothing of it counts"
+    for other in (replace(usual, precision="float64"), replace(usual, mode="fast", effects=[Effect("model", "rise")])):
+        assert cell_table(exact.cell, obtained, other)["cell"][0] != table["cell"][0]
 
 
 class Offset(nn.Module):
@@ -357,7 +386,8 @@ def test_a_refused_run_keeps_what_was_measured(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     plain, fast = run(tmp_path, "plain"), run(tmp_path, "fast", "numerics=fast")
-    assert plain.facts["numerics"] == {"mode": "exact", "dtype": "float32", "steps": {"model": ["channels_last"]}}
+    steps = {"model": ["channels_last"]}
+    assert plain.facts["numerics"] == {"mode": "exact", "dtype": "float32", "tf32": False, "steps": steps}
     assert plain.numerics == "exact" and len(plain.effects) == 0
     assert not (plain.path / "tables" / "numerics.csv").exists()
     numerics = fast.facts["numerics"]
@@ -370,7 +400,9 @@ def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(table.columns) == NUMERICS and set(table["cell"]) == set(fast.cells["cell"])
     assert table["shift"].tolist() == pytest.approx([row["shift"] for row in numerics["probe"]])
     assert set(fast.effects["score"]) == {""}
-    assert list(plain.cells["numerics"]) == ["exact"] and list(fast.cells["numerics"]) == ["fast"]
+    computed = ["precision", "numerics", "dtype", "tf32"]
+    assert plain.cells[computed].astype(str).values.tolist() == [["float32", "exact", "float32", "False"]]
+    assert fast.cells[computed].astype(str).values.tolist() == [["float32", "fast", "bfloat16", "False"]]
     assert not set(plain.cells["cell"]) & set(fast.cells["cell"])
     keys = ["image_id", "method"]
     values = [r.scores.set_index(keys)["value"].sort_index() for r in (plain, fast)]
