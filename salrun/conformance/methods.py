@@ -325,13 +325,18 @@ def runs_on_meta(method: Method, case: Case) -> None:
     require(raw.shape == expected.shape, f"shape {tuple(raw.shape)} on meta, {tuple(expected.shape)} on the CPU")
 
 
+def halved(model: Classifier, gradients: bool = False) -> InferenceCopy:
+    """What `numerics=fast` (`gradients`: `fast_gradients`) gives methods and metrics on a CUDA device."""
+    network = Network(copy.deepcopy(model.module).bfloat16(), dtype=torch.bfloat16, tf32=not gradients)
+    return InferenceCopy(model, network, ["bfloat16"] if gradients else ["bfloat16", "tf32"], gradients)
+
+
 def half_precision(method: Method, case: Case) -> None:
     """With `forward_only` or `averages_passes`, a copy in half precision is explained nearly as the model."""
     if not (method.forward_only or method.averages_passes):
         raise NotApplicable("it always explains the model itself")
-    expected, module = case.run(method), copy.deepcopy(case.model.module)
-    network = Network(module.bfloat16(), dtype=torch.bfloat16)
-    case.model = InferenceCopy(case.model, network, ["bfloat16"], gradients=method.averages_passes)
+    expected = case.run(method)
+    case.model = halved(case.model, gradients=method.averages_passes)
     with nullcontext() if method.on_host else DeviceClean():
         raw = case.run(method)
     require(raw.dtype == case.x.dtype, f"{raw.dtype} maps of {case.x.dtype} images")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from salrun.conformance import NotApplicable, require
 from salrun.conformance.device import DeviceClean
-from salrun.conformance.methods import generators, uniform
+from salrun.conformance.methods import generators, halved, uniform
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
@@ -262,11 +262,15 @@ def without_grad(metric: Metric, case: Case) -> None:
 
 
 def device_clean(metric: Metric, case: Case) -> None:
-    """Every new tensor names its device; nothing is copied to the host or drawn from a global generator."""
-    plane = case.map_for(metric)
+    """Every new tensor names its device; nothing is copied to the host or drawn from a global generator.
+
+    Nor where it is given a copy of the model in half precision.
+    """
+    plane, half = case.map_for(metric), halved(case.scene.model)
     case.run(metric, plane)  # shared tables are made once
     with DeviceClean():
         case.run(metric, plane)
+        case.run(metric, plane, model=half)
 
 
 CHECKS: list[Callable[[Metric, Case], None]] = [

@@ -147,6 +147,12 @@ SPOILT = {
     "global random": (draws, "seed"),
     "writes": (writes, "inputs_untouched"),
     "host": (lambda self, m, plane, scene: scored(m.mean(1) * float(m[0, 0] * 0 + 1), plane), "device_clean"),
+    "host, where fast": (
+        lambda self, m, plane, scene: scored(
+            m.mean(1) * (not scene.model.fingerprint or m.sum().item() * 0 + 1), plane
+        ),
+        "device_clean",
+    ),
     "raises": (lambda self, m, plane, scene: 1 / 0, "without_grad"),
 }
 
