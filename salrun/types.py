@@ -45,12 +45,17 @@ class Batch:
         return len(self.id)
 
     def to(self, device: torch.device) -> Batch:
+        """On another device; from pinned memory without waiting for it."""
+        return self.changed(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """With every tensor changed."""
         return replace(
             self,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            masks={k: v.to(device) for k, v in self.masks.items()},
-            roles={k: v.to(device) for k, v in self.roles.items()},
+            x=change(self.x),
+            y=change(self.y),
+            masks={k: change(v) for k, v in self.masks.items()},
+            roles={k: change(v) for k, v in self.roles.items()},
         )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -137,7 +138,7 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile]) -> Iterator[
     todo = deque(work)
     passed_over = 0
     total = len(work) * len(cell.methods) * len(stages.models)
-    with tqdm(total=total, desc="maps and scores", unit="map", disable=None) as bar:
+    with closing(stages.reader), tqdm(total=total, desc="maps and scores", unit="map", disable=None) as bar:
         while todo:
             tile = todo.popleft()
             lease = cell.store.lease_of("tiles", stages.tile_key(tile), f"tile {tile.index}")
@@ -149,6 +150,9 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile]) -> Iterator[
                 lease.acquire()
             passed_over = 0
             with lease:
+                stages.open(tile)
+                if todo:
+                    stages.reader.ahead(todo[0].ids)
                 for role in stages.models:
                     yield score_tile(cell, stages, tile, role, bar)
                 stages.close()

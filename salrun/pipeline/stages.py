@@ -25,6 +25,7 @@ from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.pipeline.build import Cell
+from salrun.pipeline.reading import Reader
 from salrun.rng import Draws
 from salrun.store.entries import key_of
 from salrun.store.sources import source_of, users_code
@@ -94,6 +95,7 @@ class Stages:
         self.cell = cell
         self.models = dict(models)
         self.keep_maps = keep_maps
+        self.reader = Reader(cell.dataset, cell.device)
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
@@ -162,7 +164,7 @@ class Stages:
         return self.folded(role) if method.foldable or method.forward_only else self.models[role]
 
     def _first_images(self) -> Tensor:
-        return self._floats(self.cell.dataset.batch(self.cell.dataset.explained()[:4]).x)
+        return self._floats(self.reader.batch(self.cell.dataset.explained()[:4]).x)
 
     @property
     def forward_batch(self) -> int:
@@ -203,7 +205,7 @@ class Stages:
 
     def _background(self, part: MethodPart) -> Tensor:
         n = int(getattr(part.method, "n_references", 100))
-        return self._floats(self.cell.dataset.images(self._training_ids(n, "background"))[0])
+        return self._floats(self.reader.images(self._training_ids(n, "background")))
 
     def _feature_stats(self, role: str, part: MethodPart) -> FeatureStats:
         cell, layer = self.cell, str(getattr(part.method, "layer", "iba"))
@@ -215,8 +217,7 @@ class Stages:
                 if not cell.store.has("fit", key):  # another process may have made them while this one waited
                     ids = self._training_ids(n, "feature_stats")
                     batches = (
-                        self._floats(cell.dataset.images(ids[k : k + FIT_BATCH])[0])
-                        for k in range(0, len(ids), FIT_BATCH)
+                        self._floats(self.reader.images(ids[k : k + FIT_BATCH])) for k in range(0, len(ids), FIT_BATCH)
                     )
                     stats = fit_feature_stats(self.models[role], layer, batches)
                     tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
@@ -234,7 +235,8 @@ class Stages:
         """Images, predictions and explained classes of a tile with a model; made once while the tile is open."""
         if role in self._results and self._results[role].tile == tile:
             return self._results[role]
-        batch = self.cell.dataset.batch(list(tile.ids)).to(self.cell.device)
+        opened = next((result.batch for result in self._results.values() if result.tile == tile), None)
+        batch = opened or self.reader.batch(tile.ids)
         if batch.x.dtype != getattr(torch, self.cell.precision):
             batch = replace(batch, x=self._floats(batch.x))
         with torch.no_grad():
