@@ -21,16 +21,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.flop_counter import FlopCounterMode
 
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier, Space
 
 log = logging.getLogger(__name__)
 
-# Compiling takes 10 to 25 s and then saves about a fifth of a forward pass's time: the work, in floating-point
-# operations, that repays it. Counted, not timed, so that the same run makes the same choice every time.
-REPAID = {"cpu": 1e13, "cuda": 1e15}
 SAME_ANSWERS = 0.75  # of the probe's images, whose class half precision must not change
 
 
@@ -44,6 +40,7 @@ class Network:
     tf32: bool = False  # whether a CUDA device may round the factors of float32 products to 10 bits
     compiled: Callable[[Tensor], Tensor] | None = None
     batch: int = 0
+    compile_seconds: float = 0.0
 
     def __call__(self, z: Tensor) -> Tensor:
         with tf32_allowed() if self.tf32 else nullcontext():
@@ -175,8 +172,7 @@ class Trial:
 def inference_copy(
     classifier: Classifier,
     probe: Tensor,
-    compile: Literal["auto", "on", "off"] = "auto",
-    passes: float = 0,
+    compile: Literal["on", "off"] = "off",
     batch: int | None = None,
     tolerance: float = 1e-5,
     numerics: Literal["exact", "fast"] = "exact",
@@ -184,15 +180,15 @@ def inference_copy(
 ) -> InferenceCopy:
     """A faster forward-only copy of `classifier`, whose probabilities on `probe` (raw images) agree to `tolerance`.
 
-    `passes`: the forward passes planned (in images), from which `auto` decides; `batch`: the batch size to compile for,
-    by default the probe's. The tolerance is relative and holds for every class. Where the original's own rounding is
-    coarser (a deep float32 network is 1e-5 off its float64 self), four times that is allowed.
+    `batch`: the batch size to compile for, by default the probe's. The tolerance is relative and holds for every class.
+    Where the original's own rounding is coarser (a deep float32 network is 1e-5 off its float64 self), four times that
+    is allowed.
 
     `numerics="fast"`: in half precision, where this device is faster in it, and what stays float32 in TF32 where it has
     that; `gradients`: differentiable, not compiled, no TF32.
     """
-    if compile not in ("auto", "on", "off"):
-        raise SalrunError(f"inference.compile must be auto, on or off, got '{compile}'")
+    if compile not in ("on", "off"):
+        raise SalrunError(f"inference.compile must be on or off, got '{compile}'")
     probe = classifier.normalise(probe)
     module = copy.deepcopy(classifier.module).eval().requires_grad_(False)
     trial = Trial(classifier.name, probe, *_exact(module, probe, _probabilities, _gap), tolerance)
@@ -207,14 +203,12 @@ def inference_copy(
         if other.tf32 and trial.answers(other, "tf32"):
             network, accepted = other, trial.answers
             steps.append("tf32")
-    wanted = compile == "on" or (compile == "auto" and _repays(module, probe, passes, classifier.name))
-    if wanted and not gradients:
+    if compile == "on" and not gradients:
         frozen = probe.device.type == "cpu"
         other = replace(network, compiled=_compiled(network.module, frozen), batch=batch or len(probe))
         begun = time.monotonic()
         if accepted(_filled(other), "compiled"):
-            log.info("%s: compiling took %.0f s", classifier.name, time.monotonic() - begun)
-            network = other
+            network = replace(other, compile_seconds=time.monotonic() - begun)
             steps += ["compiled", "frozen"] if frozen else ["compiled"]
     return InferenceCopy(classifier, network, steps, gradients)
 
@@ -326,11 +320,13 @@ def _compiled(module: nn.Module, frozen: bool) -> Callable[[Tensor], Tensor]:
 def _filled(network: Network) -> Callable[[Tensor], Tensor]:
     """The probe repeated to a full batch: alone it may be too small for the compiled program."""
 
-    def run(z: Tensor) -> Tensor:
-        copies = -(-network.batch // len(z))
-        return network(z.repeat(copies, *[1] * (z.ndim - 1))[: max(network.batch, len(z))])[: len(z)]
+    return lambda z: network(filled(z, network.batch))[: len(z)]
 
-    return run
+
+def filled(z: Tensor, batch: int) -> Tensor:
+    """The images, repeated where they are fewer than a batch."""
+    copies = -(-batch // len(z))
+    return z.repeat(copies, *[1] * (z.ndim - 1))[: max(batch, len(z))]
 
 
 def _probabilities(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor:
@@ -368,16 +364,6 @@ def _steepest(slopes: Tensor, truth: Tensor) -> float:
     """The largest difference of a gradient, relative to the largest gradient of its image."""
     each = truth.abs().flatten(1).amax(1).clamp(min=1e-300)
     return float(((slopes - truth).abs().flatten(1).amax(1) / each).max())
-
-
-def _repays(module: nn.Module, probe: Tensor, passes: float, name: str) -> bool:
-    with FlopCounterMode(display=False) as counter:
-        module(probe)
-    planned = passes * counter.get_total_flops() / len(probe)
-    enough = REPAID.get(probe.device.type, float("inf"))
-    if planned < enough:
-        log.info("%s: not compiled: %.1e operations planned, worth it from %.0e", name, planned, enough)
-    return planned >= enough
 
 
 def _folded(

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -23,6 +23,7 @@ from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
+from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.pipeline.build import Cell
 from salrun.pipeline.reading import Reader
@@ -103,6 +104,7 @@ class Stages:
         self._inference: dict[str, InferenceCopy] = {}
         self._folded: dict[str, Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
+        self._compiled: dict[str, bool] = {}  # chosen, by role
         self._fitted: dict[tuple[str, str], Fitted] = {}
         self._results: dict[str, Result] = {}  # of the open tile, by role
         self._maps: dict[tuple[str, str, str], Tensor] = {}  # of the open tile, by role, method and network
@@ -122,17 +124,32 @@ class Stages:
     def inference(self, role: str = OWN) -> InferenceCopy:
         """The copy of a model for forward-only work; how it was made is in its fingerprint."""
         if role not in self._inference:
-            cell, model = self.cell, self.models[role]
-            numerics: Literal["exact", "fast"] = "exact" if cell.numerics == "exact" else "fast"
-            each = sum(m.metric.passes(model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
-            each += sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
-            forward_only = [p.method for p in cell.methods if p.method.forward_only]
-            each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
-            passes = each * len(cell.dataset.explained()) / cell.shard[1]
-            self._inference[role] = inference_copy(
-                model, self._first_images(), cell.compile, passes, self.forward_batch, numerics=numerics
-            )
+            work = self._forward_work(role)
+            numerics: Literal["exact", "fast"] = "exact" if self.cell.numerics == "exact" else "fast"
+            copy = inference_copy(work.model, work.images, self._compile(role), work.batch, numerics=numerics)
+            if copy.network.compiled is not None:
+                Experience(self.cell.store).learn(work, copy)
+            self._inference[role] = copy
         return self._inference[role]
+
+    def _forward_work(self, role: str) -> Work:
+        """What the copy of a model will do in this run."""
+        cell, model = self.cell, self.models[role]
+        each = sum(m.metric.passes(model, cell.dataset.shape) for m in cell.metrics) * len(cell.methods)
+        each += sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
+        forward_only = [p.method for p in cell.methods if p.method.forward_only]
+        each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
+        passes = each * len(cell.dataset.explained()) / cell.shard[1]
+        return Work(model, self._first_images, passes, self.forward_batch, cell.numerics)
+
+    def _compile(self, role: str) -> Literal["on", "off"]:
+        """Chosen for all models before the first is compiled: what that costs must not bear on the others."""
+        if self.cell.compile != "auto":
+            return self.cell.compile
+        if not self._compiled:
+            experience = Experience(self.cell.store)
+            self._compiled = {name: experience.choose(self._forward_work(name)) for name in self.models}
+        return "on" if self._compiled[role] else "off"
 
     def folded(self, role: str = OWN) -> Classifier:
         """The copy of a model for exact work there and back; its fingerprint says how it was made. Or the model."""
@@ -140,13 +157,13 @@ class Stages:
             model = self.models[role]
             read = {str(getattr(part.method, "layer", "")) for part in self.cell.methods}
             keep = {model.layers.get(layer, layer) for layer in read}
-            self._folded[role] = folded_copy(model, self._first_images()[:2], keep)
+            self._folded[role] = folded_copy(model, self._first_images[:2], keep)
         return self._folded[role]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:
         """The copy of a model in half precision for methods that average many gradients."""
         if role not in self._averaging:
-            images = self._first_images()
+            images = self._first_images
             self._averaging[role] = inference_copy(self.models[role], images, "off", numerics="fast", gradients=True)
         return self._averaging[role]
 
@@ -163,6 +180,7 @@ class Stages:
             return self.averaging(role)
         return self.folded(role) if method.foldable or method.forward_only else self.models[role]
 
+    @cached_property
     def _first_images(self) -> Tensor:
         return self._floats(self.reader.batch(self.cell.dataset.explained()[:4]).x)
 

@@ -241,24 +241,6 @@ def test_a_layout_the_network_refuses_is_not_used(caplog) -> None:
     assert gap(model, copy, images()) == 0
 
 
-def test_auto_compiles_where_the_passes_repay_it(monkeypatch) -> None:
-    seen = []
-
-    def stub(module: nn.Module, **options: object) -> nn.Module:
-        seen.append(options)
-        return module
-
-    monkeypatch.setattr(inference.torch, "compile", stub)
-    model = classifier(TomsettCNN())
-    x = images(2, 32)
-    assert "compiled" not in inference_copy(model, x, passes=1000).steps
-    assert seen == []
-    assert "compiled" in inference_copy(model, x, passes=10**6).steps
-    assert "compiled" not in inference_copy(model, x, "off", passes=10**9).steps
-    assert "compiled" in inference_copy(model, x, "on").steps
-    assert len(seen) == 2
-
-
 def test_a_compiler_that_fails_or_lies_is_not_used(monkeypatch, caplog) -> None:
     model = classifier(sequential())
     x = images()
@@ -314,7 +296,7 @@ def test_really_compiled() -> None:
 
 
 def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(SalrunError, match="auto, on or off"):
+    with pytest.raises(SalrunError, match="on or off"):
         inference_copy(classifier(sequential()), images(), "maybe")  # type: ignore[arg-type]
 
 
