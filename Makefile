@@ -1,11 +1,12 @@
-# make help | install | quickstart | test | test-cluster | lint | torture | bench | data-* | train-* | reproduce-* | clean
+# make help | install | quickstart | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: help quickstart install test test-cluster lint torture bench bench-methods bench-metrics bench-growth clean
+.PHONY: help quickstart install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
+.PHONY: bench-growth clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -36,6 +37,17 @@ $(VENV)/.cluster: $(STAMP)
 
 test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
 	$(BIN)/python -m pytest -rs tests/cluster
+
+LOOK_FOR = Look for: maps and scores as on the CPU (off by < 1e-4, < 1e-3); bfloat16 and, from Ampere on, tf32 among the \
+	steps of the fast copy, with a small effect; a compiled copy; chunks halved where memory is full; no skipped test.
+
+test-cuda: $(STAMP) ## the tests that need a CUDA device; skipped, with the reason, where there is none
+	@echo '$(LOOK_FOR)'
+	$(BIN)/python -m pytest -rs -s -n 0 -m cuda tests/unit
+
+test-mps: $(STAMP) ## the same on an Apple GPU (float16, not compiled)
+	@echo '$(LOOK_FOR)'
+	$(BIN)/python -m pytest -rs -s -n 0 -m mps tests/unit
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -45,10 +45,13 @@ def command_env(tmp_path: Path, **extra: str) -> dict[str, str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_cuda = pytest.mark.skip(reason="no CUDA device here")
+    no_mps = pytest.mark.skip(reason="no MPS device here")
     no_data = pytest.mark.skip(reason="SALRUN_DATA names no folder with the real data sets")
     has_data = bool(os.environ.get("SALRUN_DATA")) and Path(os.environ["SALRUN_DATA"]).is_dir()
     for item in items:
-        if "cuda" in item.keywords and not torch.cuda.is_available():
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(no_cuda)
+        if item.get_closest_marker("mps") and not torch.backends.mps.is_available():
+            item.add_marker(no_mps)
         if "real_data" in item.keywords and not has_data:
             item.add_marker(no_data)

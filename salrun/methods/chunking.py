@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 # What a virtual batch may grow to where nobody has said: enough to keep a processor busy with a single image.
 FREE_CHUNK = 32
-EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # MPS; the CPU; cuDNN and cuBLAS
+# How MPS (of all memory, of one tensor), the CPU, cuDNN and cuBLAS say it.
+EXHAUSTED = ("out of memory", "Invalid buffer size", "can't allocate memory", "ALLOC_FAILED")
 
 
 def chunks(n: int, size: int | None) -> Iterator[slice]:
