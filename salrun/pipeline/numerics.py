@@ -139,6 +139,7 @@ def measure(cell: Cell, stages: Stages) -> Numerics:
     effects: list[Effect] = []
     if cell.numerics != "exact":
         exact = Stages(replace(cell, numerics="exact", compile="off"), stages.models, stages.keep_maps)
+        exact.halved = stages.halved
         images = Tile(-1, tuple(probe(cell)))
         with cell.store.lease("tiles", exact.tile_key(images), "probe of numerics"):
             for role in stages.models:
