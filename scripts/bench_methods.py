@@ -44,7 +44,7 @@ from salrun.config.parts import method_part
 from salrun.methods.iba import fit_feature_stats, go_on
 from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier, pick
-from salrun.models.inference import InferenceCopy, inference_copy
+from salrun.models.inference import folded_copy, inference_copy
 from salrun.rng import Draws, generator
 from salrun.types import PRIMARY, Fitted, Method
 
@@ -67,8 +67,8 @@ class Case:
     fitted: Fitted
     rng: Draws
     work: dict[str, dict[str, Any]]
-    compile: str = "on"  # the copies in half precision
-    copies: dict[str, InferenceCopy] = field(default_factory=dict)
+    compile: str = "on"  # the forward-only copies
+    copies: dict[str, Classifier] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -87,15 +87,29 @@ class Case:
         """Images in a pass, of all contestants."""
         return self.fitted.chunk or self.batch
 
+    def exact(self, method: Method) -> Classifier:
+        """What a run gives the method: a copy that proved to be the same, where the method takes one."""
+        if method.forward_only:
+            return self._copy("forward", lambda x: inference_copy(self.model, x, self.compile, self.chunk))
+        return self._copy("folded", lambda x: folded_copy(self.model, x[:2])) if method.foldable else self.model
+
     def fast(self, method: Method) -> Classifier | None:
         """The copy in half precision that a run with `numerics=fast` or `fast_gradients` gives the method, if any."""
-        if not (method.forward_only or method.averages_passes):
-            return None
-        kind = "forward" if method.forward_only else "gradients"
+        copied: Any = None
+        if method.forward_only:
+            copied = self._copy(
+                "fast", lambda x: inference_copy(self.model, x, self.compile, self.chunk, numerics="fast")
+            )
+        elif method.averages_passes:
+            copied = self._copy(
+                "fast gradients", lambda x: inference_copy(self.model, x, "off", numerics="fast", gradients=True)
+            )
+        return copied if copied is not None and copied.reduced else None
+
+    def _copy(self, kind: str, make: Callable[[Tensor], Classifier]) -> Classifier:
         if kind not in self.copies:
-            options = {"compile": self.compile} if method.forward_only else {"compile": "off", "gradients": True}
-            self.copies[kind] = inference_copy(self.model, self.x[:4], batch=self.chunk, numerics="fast", **options)
-        return self.copies[kind] if self.copies[kind].reduced else None
+            self.copies[kind] = make(self.x[:4])
+        return self.copies[kind]
 
 
 # -- the networks ------------------------------------------------------------------------------------------------------
@@ -467,7 +481,7 @@ def load_method(name: str, work: dict[str, Any]) -> Method:
 
 
 def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], dict[str, str]]:
-    """`exact`: the network as it is; `fast`: in half precision; each peer on a copy: its hooks slow no other."""
+    """`exact` and `fast`: the networks a run explains; each peer on a network of its own: its hooks slow no other."""
 
     def ours(model: Classifier) -> Job:
         def run() -> None:
@@ -476,7 +490,7 @@ def contestants(name: str, method: Method, case: Case) -> tuple[dict[str, Job], 
 
         return run
 
-    jobs, faults = {"exact": ours(case.model)}, {}
+    jobs, faults = {"exact": ours(case.exact(method))}, {}
     fast = case.fast(method)
     if fast is not None:
         jobs["fast"] = ours(fast)
@@ -517,9 +531,10 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
         "Images per second: the median of the rounds [quartiles]; all contestants of a row take turns. `floor`: what",
         "a method cannot avoid, eager, in float32, timed in the same rounds: forward and backward passes, the further",
         "passes through the layers that a rule asks for (alpha-beta rules and Deep Taylor: the parts of each sum;",
-        "RevealCancel: one there and one back), and for IBA the noise. `fast`: `numerics=fast` (LIME, RISE, Score-CAM:",
-        "a compiled copy of the network in half precision) or `fast_gradients` (IG, SmoothGrad); every run measures",
-        "what that does to its maps. `peer`: the fastest at equal work, each on a network of its own; the others under",
+        "RevealCancel: one there and one back), and for IBA the noise. `exact`: on the copies of the network that a",
+        "run makes, in float32: batch norms folded, channels last, for LIME, RISE and Score-CAM compiled. `fast`:",
+        "`numerics=fast` (those three in half precision) or `fast_gradients` (IG, SmoothGrad); every run measures what",
+        "that does to its maps. `peer`: the fastest at equal work, each on a network of its own; the others under",
         "`slower_peers`. The images are explained in passes of `batch` (methods.csv), by all.",
         *ABOUT,
     ]

@@ -59,13 +59,13 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
     return rule
 
 
-def ratio(p: Tensor, q: Tensor, near: float, otherwise: Tensor) -> Tensor:
+def ratio(p: Tensor, q: Tensor, near: float | Tensor, otherwise: Tensor) -> Tensor:
     """p / q, but `otherwise` where |q| < near. Both are overwritten."""
     close = below(q.abs(), near)
     return p.lerp_(otherwise, close).div_(q.lerp_(torch.ones_like(q[:1]), close))
 
 
-def below(t: Tensor, bound: float) -> Tensor:
+def below(t: Tensor, bound: float | Tensor) -> Tensor:
     """1.0 where t < bound, 0.0 elsewhere, in place: much faster than to choose by a mask of booleans."""
     return torch.lt(t, bound, out=t)
 
@@ -75,9 +75,9 @@ def reveal_cancel(op: Op) -> Step:
 
     P and N are the sums of the positive and of the negative contributions to dz = P + N. Their effects are averages
     over the two orders of adding them: y+ = (h(r+P) - h(r) + h(r+N+P) - h(r+N)) / 2, y- likewise. A positive
-    contribution gets the multiplier m y+ / P, a negative one m y- / N. A sum that is 0 is taken as 1e-7 before the
-    effects are, as in the deeplift package: its multiplier is then the local slope of h. Without a layer before it, a
-    ReLU is rescaled.
+    contribution gets the multiplier m y+ / P, a negative one m y- / N. Of a sum that is 0 it is the slope of h upwards,
+    which the deeplift package comes to within 1e-7 by adding that to the sum. Without a layer before it, a ReLU is
+    rescaled.
     """
     made_by = op.run.known(op.x).affine
     if made_by is None:
@@ -85,37 +85,38 @@ def reveal_cancel(op: Op) -> Step:
     layer, u = made_by
     z, y = op.x, op()
 
-    def h(v: Tensor) -> Tensor:
-        return op.at(lambda _: v)
-
     def back(m: Tensor) -> tuple[Tensor]:
         d, size = u - op.run.reference(u), layer.weight.abs()
         total = layer(d.abs(), size)
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        both, apart = by_blocks(multipliers, total, z, op.run.reference(z), op.reference, m)
+        both, apart = by_blocks(multipliers, total, z, op.run.reference(z), m)
         even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
         return (even.addcmul_(d.sign_(), odd),)
 
-    def multipliers(total: Tensor, z: Tensor, r: Tensor, y0: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    def multipliers(total: Tensor, z: Tensor, r: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N; `total` is P - N."""
-        r, dz = wide(r), wide(z) - wide(r)
-        least = 4 * torch.finfo(total.dtype).eps * wide(total)  # a smaller sum is rounding of the total
-        positive = _not_zero((wide(total) + dz) / 2, least)  # (|d w| + d w) / 2 = (d w)+
-        negative = _not_zero((dz - wide(total)) / 2, least)
-        up, down = h(r + positive), h(r + negative)
-        both = h(r + positive + negative) - wide(y0)
-        plus = ((both + up - down) / positive).to(m)
-        minus = ((both + down - up) / negative).to(m)
+        dz = z - r
+        positive, negative = (total + dz).mul_(0.5), (total - dz).mul_(0.5)  # (|d w| + d w) / 2 = (d w)+
+        least = (total * (4 * torch.finfo(total.dtype).eps)).clamp_(min=5e-8)  # a smaller sum is rounding, or 0
+        plus, minus = effects(r, z, positive, negative, least)
+        if op.cap != math.inf:  # h(v) = v+ - (v - cap)+
+            above = effects(r - op.cap, z - op.cap, positive, negative, least)
+            plus, minus = plus - above[0], minus - above[1]
         return (plus + minus).mul_(m), (plus - minus).mul_(m)
 
     return Step(y, [u], back)
 
 
-def _not_zero(t: Tensor, least: Tensor, by: float = 1e-7) -> Tensor:
-    """t, but +-`by` next to 0 (the package's 5e-8, or where it is no more than rounding): 0 counts as positive."""
-    size = t.abs()
-    near = torch.where(size <= least, by, torch.where(t < 0, t - by, t + by))
-    return torch.where((size < by / 2) | (size <= least), near, t)
+def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """2 y+ / P and 2 y- / N of h(v) = v+, for P = p and N = -n, p and n >= 0; the slopes of h where they are < least.
+
+    (v + p)+ - v+ = min((v + p)+, p) and v+ - (v - n)+ = min(v+, n): nothing cancels.
+    """
+    up, below, above = (r + p).clamp_(min=0), r.clamp(min=0), z.clamp(min=0)
+    slopes = torch.ge(r, 0, out=torch.empty_like(r)) + torch.ge(z, 0, out=torch.empty_like(z))
+    plus = torch.minimum(up, p).add_(torch.minimum(above, p))
+    minus = torch.minimum(below, n).add_(torch.minimum(up, n))
+    return ratio(plus, p.clone(), least, slopes), ratio(minus, n.clone(), least, slopes)
 
 
 def cross_max(op: Op) -> Step:

@@ -136,13 +136,14 @@ def test_deeplift_twin(method: Callable[..., Method], reveal: bool, baseline: st
     for b in range(2):
         point = model.normalise(x)[b].flatten().numpy()
         expected = slow.deeplift(slow.unroll(model.module, TINY), point, reference, b % 2, reveal)
-        np.testing.assert_allclose(found[b].flatten().numpy(), expected, rtol=1e-7, atol=1e-10)
+        bounds = {"rtol": 1e-5, "atol": 1e-7} if reveal else {"rtol": 1e-7, "atol": 1e-10}  # the package adds 1e-7
+        np.testing.assert_allclose(found[b].flatten().numpy(), expected, **bounds)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("width", [3, 4, 6, 8])
 def test_reveal_cancel_of_units_whose_contributions_have_one_sign(width: int, dtype: torch.dtype) -> None:
-    """Of narrow layers many have: the sum that is 0 is nudged before the effects are taken, so that it has a slope."""
+    """Of narrow layers many have: the sum that is 0 has the slope of the ReLU; the package's twin adds 1e-7 to it."""
     shape = (1, 2, 2)
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
     net.append(nn.Linear(width, 2))
@@ -160,7 +161,7 @@ def test_reveal_cancel_of_units_whose_contributions_have_one_sign(width: int, dt
         one_sided += int((contributions >= 0).all(1).sum() + (contributions <= 0).all(1).sum())
         result = run(DeepLiftRevealCancel(), model.to(dtype), x.to(dtype), torch.zeros(2, dtype=torch.int64))
         size = np.abs(expected).max()
-        bound = 1e-7 if dtype == torch.float64 else 1e-3  # where r + 1e-7 is float32's own rounding of r
+        bound = 1e-6 if dtype == torch.float64 else 1e-5
         np.testing.assert_allclose(result.double().flatten(1).numpy(), expected, rtol=0, atol=bound * size)
     assert one_sided > 0  # the case is met
 
