@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import itertools
 import re
@@ -108,10 +107,10 @@ def compose_config(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> 
 
 
 def _without_hydra(whole: DictConfig) -> DictConfig:
-    cfg = copy.deepcopy(whole)
+    """The config as our own code reads it, open to changes."""
+    cfg = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
     OmegaConf.set_readonly(cfg, False)
     OmegaConf.set_struct(cfg, False)
-    del cfg["hydra"]
     return cfg
 
 
@@ -211,7 +210,7 @@ def _check_distinct(group: str, chosen: Sequence[str]) -> None:
 
 def _check_keys(whole: DictConfig, plain: Sequence[str], search: Sequence[str], folders: Iterable[Path]) -> None:
     """Refuse a top-level key that nothing reads: it is neither declared, nor a group, nor used by an interpolation."""
-    unread = {str(key) for key in whole} - {*SETTINGS, "hydra", *_interpolated(OmegaConf.to_yaml(whole))}
+    unread = {str(key) for key in whole} - {*SETTINGS, "hydra", *_interpolated(str(OmegaConf.to_container(whole)))}
     if not unread:
         return
     files = (path.read_text("utf-8", "replace") for folder in (conf_dir(), *folders) for path in folder.rglob("*.yaml"))

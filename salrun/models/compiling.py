@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, filled
@@ -42,6 +41,8 @@ class Work:
     @property
     def operations(self) -> float:
         """Of one pass."""
+        from torch.utils.flop_counter import FlopCounterMode  # here: it takes triton
+
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             self.model(self.images)
         return counter.get_total_flops() / len(self.images)

@@ -18,7 +18,6 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -41,31 +40,26 @@ class Page:
     text: str
 
 
-def draw(paper: str, run: Run, figures: Callable[[], Figures]) -> list[Path]:
+def draw(paper: str, run: Run, figures: Figures) -> None:
     """figures/<paper>_<name>.png, .svg, .csv and a figure's own further files; one that lacks data is left out."""
     from salrun.papers.style import save
 
-    paths: list[Path] = []
-    for name, figure in figures().items():
+    for name, figure in figures.items():
         try:
             fig, numbers, *further = figure()
         except NotTestable:
             continue
         stem = run.path / "figures" / f"{paper}_{name}"
-        paths += save(fig, numbers, stem)
+        save(fig, numbers, stem)
         for kind, content in dict(*further).items():
-            paths.append(stem.with_name(f"{stem.name}.{kind}"))
-            write_atomic(paths[-1], content)
-    return paths
+            write_atomic(stem.with_name(f"{stem.name}.{kind}"), content)
 
 
-def conclude(
-    paper: str | None, run: Run, draw: Callable[[str, Run, Callable[[], Figures]], Any] = draw
-) -> tuple[pd.DataFrame | None, list[str]]:
+def conclude(paper: str | None, run: Run) -> tuple[pd.DataFrame | None, list[str]]:
     """Write a paper's own tables, figures and verdicts from a run's tables: (the claims, what could not be made).
 
     A run with other methods or metrics than the paper's may lack what they need: that is said, and takes nothing of
-    what was measured. `draw` writes the figures.
+    what was measured.
     """
     problems: list[str] = []
     if paper is None:
@@ -90,7 +84,7 @@ def conclude(
     if evidence is None:
         return None, problems
     attempt("tables", lambda: write_paper_tables(paper, run, part("tables").tables(evidence)))
-    attempt("figures", lambda: draw(paper, run, lambda: part("figures").figures(evidence)))
+    attempt("figures", lambda: draw(paper, run, part("figures").figures(evidence)))
     verdicts = attempt("claims", lambda: part("claims").claims(evidence))
     if verdicts is None:
         return None, problems

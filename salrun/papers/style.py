@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from salrun.results.tables import write_csv
 from salrun.store.files import write_atomic
 
 # Okabe and Ito's palette: distinct under the common forms of colour blindness.
@@ -73,9 +74,8 @@ def look(name: str, names: Sequence[str]) -> dict[str, Any]:
     return {"color": PALETTE[k % len(PALETTE)], "linestyle": LINES[(k + k // len(PALETTE)) % len(LINES)]}
 
 
-def save(fig: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
+def save(fig: Figure, data: pd.DataFrame, stem: Path) -> None:
     """Write stem.png, stem.svg and stem.csv (the plotted numbers), each whole or not at all."""
-    paths = []
     with styled():
         if (engine := fig.get_layout_engine()) is not None:
             engine.execute(fig)
@@ -86,13 +86,5 @@ def save(fig: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
         }.items():
             drawn = io.BytesIO()
             print_to(drawn)
-            paths.append(stem.with_name(f"{stem.name}.{kind}"))
-            write_atomic(paths[-1], drawn.getvalue())
-    return [*paths, save_table(data, stem)]
-
-
-def save_table(data: pd.DataFrame, stem: Path) -> Path:
-    """Write stem.csv, whole or not at all."""
-    path = stem.with_name(f"{stem.name}.csv")
-    write_atomic(path, data.to_csv(index=False, float_format="%.10g").encode())
-    return path
+            write_atomic(stem.with_name(f"{stem.name}.{kind}"), drawn.getvalue())
+    write_csv(stem.with_name(f"{stem.name}.csv"), data)

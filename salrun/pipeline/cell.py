@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from salrun import papers
 from salrun.config.parts import MetricPart
 from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
+from salrun.pipeline.conclusions import conclude_once
 from salrun.pipeline.facts import cell_table, run_facts
-from salrun.pipeline.figures import draw_once
 from salrun.pipeline.measured import Measured
 from salrun.pipeline.numerics import Numerics, measure, refuse_large
 from salrun.pipeline.plan import Line, Plan, plan
@@ -77,7 +75,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
             measured.write(out, obtained, record.facts["metrics"])
             write_numerics(out / "tables", measured.cells, numerics.rows())
         with record.stage("figures and claims"):
-            claims, problems = papers.conclude(cell.paper, Run(out), partial(draw_once, cell.store))
+            claims, problems = conclude_once(cell.store, cell.paper, Run(out))
         record.write(problems=problems)
         if config["report"]:
             with record.stage("report"):

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -63,8 +64,6 @@ class RunPage:
     summary: pd.DataFrame | None
     n_images: int | None
     notes: list[str]
-    gallery: Gallery | None = None
-    no_gallery: str = ""
 
     @property
     def path(self) -> Path:
@@ -157,19 +156,37 @@ def _write(out: Path, runs: list[RunPage], joint: bool) -> Path:
     for run in runs:
         papers.setdefault(run.paper, []).append(run)
     chapters = [_chapter(paper or "Other runs", members) for paper, members in papers.items()]
-    space = MAX_BYTES - len(_render(chapters, joint, out))
-    for run in runs:
-        try:
-            run.gallery = pack_gallery(run.run, max(space, MIN_GALLERY) // len(runs))
-        except BadMaps as fault:
-            run.no_gallery = str(fault)
-    write_atomic(out, _render(chapters, joint, out))
+    places: list[tuple[str, RunPage, str, bool]] = []  # of the galleries, which take what space the rest leaves
+
+    def place_of(run: RunPage, name: str, several: bool) -> str:
+        places.append((uuid.uuid4().hex, run, name, several))
+        return places[-1][0]
+
+    rest = _render(chapters, joint, out, place_of)
+    space = max(MAX_BYTES - len(rest.encode(errors="replace")), MIN_GALLERY) // len(runs)
+    page = []
+    for mark, run, name, several in places:
+        before, _, rest = rest.partition(mark)
+        page += [before, _gallery(run, space, name, joint, several)]
+    write_atomic(out, "".join([*page, rest]).encode(errors="replace"))
     return out
 
 
-def _render(chapters: list[Chapter], joint: bool, out: Path) -> bytes:
+def _gallery(run: RunPage, space: int, name: str, joint: bool, several: bool) -> str:
+    """A run's maps in about so many characters, or a sentence why there are none."""
+    pack: Gallery | None = None
+    why_not = ""
+    try:
+        pack = pack_gallery(run.run, space)
+    except BadMaps as fault:
+        why_not = str(fault)
+    macros: Any = _templates().get_template("gallery.html.j2").module
+    return str(macros.shown(pack, why_not, run.title, name, joint, several))
+
+
+def _render(chapters: list[Chapter], joint: bool, out: Path, place_of: Callable[[RunPage, str, bool], str]) -> str:
     css, js = ((HERE / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    html = (
+    return (
         _templates()
         .get_template("page.html.j2")
         .render(
@@ -180,9 +197,9 @@ def _render(chapters: list[Chapter], joint: bool, out: Path) -> bytes:
             css_hash=_csp_hash(css),
             js_hash=_csp_hash(js),
             beside=lambda path: os.path.relpath(path, out.parent).replace(os.sep, "/"),
+            place_of=place_of,
         )
     )
-    return html.encode("utf-8", errors="replace")
 
 
 @cache
@@ -347,7 +364,7 @@ def number(value: Any) -> str:
         return str(value)
     if not math.isfinite(x):
         return "n/a" if math.isnan(x) else str(value)
-    if re.fullmatch(r"[+-]?\d+", str(value)):
+    if not isinstance(value, float) and re.fullmatch(r"[+-]?\d+", str(value)):
         return f"{int(x):,}"
     if abs(x) < 1e-6 or 0.001 <= abs(x) < 1000:
         return f"{x:.3f}"

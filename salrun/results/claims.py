@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from salrun.stats.conjunction import ENOUGH
-
 CLAIMS = [
     *("id", "paper", "sentence", "place", "predicate", "quantifier", "parts", "needed", "unit"),
     *("measured", "ci_low", "ci_high", "size", "k", "population", "holds", "answer", "about", "second_mode"),
@@ -28,6 +26,7 @@ PARTS = [
     *("published", "published_holds", "difference", "agrees"),
 ]
 NOT_TESTED = "not tested"
+ENOUGH = 3  # replicates that a verdict takes: salrun/stats/conjunction.py's, whose import costs a reader scipy.stats
 
 
 def headline(claims: pd.DataFrame) -> str:

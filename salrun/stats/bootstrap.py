@@ -67,10 +67,15 @@ def percentile_interval(draws: ArrayLike, level: float = 0.95) -> tuple[Floats, 
         raise SalrunError(f"the level of a confidence interval must lie between 0 and 1, got {level}")
     draws = np.asarray(draws, dtype=np.float64)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    empty = np.isnan(draws).all(axis=0)
-    quantile = np.nanquantile if np.isnan(draws).any() else np.quantile
-    low, high = quantile(np.where(empty, 0.0, draws), tails, axis=0)
-    return np.where(empty, np.nan, low), np.where(empty, np.nan, high)
+    if not np.isnan(draws).any():
+        low, high = np.quantile(draws, tails, axis=0)
+        return low, high
+    undefined = np.isnan(draws)
+    empty, some = undefined.all(axis=0), undefined.any(axis=0)
+    ends = np.quantile(np.where(some, 0.0, draws), tails, axis=0)
+    ends[:, some] = np.nanquantile(np.where(empty, 0.0, draws)[:, some], tails, axis=0)  # by column: slow
+    low, high = np.where(empty, np.nan, ends)
+    return low, high
 
 
 def percentile_error(draws: ArrayLike, level: float = 0.95) -> Floats:

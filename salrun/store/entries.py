@@ -23,7 +23,7 @@ from salrun.store.tensors import load_state, save_state
 
 log = logging.getLogger(__name__)
 
-STAGES = ("model", "verification", "compiling", "fit", "tiles", "maps", "planes", "shared", "scores", "figures")
+STAGES = ("model", "verification", "compiling", "fit", "tiles", "maps", "planes", "shared", "scores", "conclusions")
 
 
 def canonical(value: Any) -> str:

@@ -29,8 +29,12 @@ def source_of_module(module: str) -> str:
     Not of installed packages (versions are in run.json), of the standard library, and of what is imported by a name
     made at run time. salrun's own types, errors and store hold no arithmetic and are left out.
     """
-    modules = sorted(_reach(module, frozenset()))
-    return hashlib.sha256("".join(_source(m) for m in modules).encode()).hexdigest()[:16]
+    return _hash(tuple(_source(m) for m in sorted(_reach(module, frozenset()))))
+
+
+@lru_cache(maxsize=512)  # asked for by every key; the texts are the same objects each time, and found by identity
+def _hash(texts: tuple[str, ...]) -> str:
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def users_code(dataset: Any, config: Any = None) -> dict[str, dict[str, str]]:
@@ -106,13 +110,21 @@ def _asked(module: str) -> Iterator[str]:
     except (SyntaxError, ValueError):  # never imported, then: its text is hashed all the same
         return
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             with contextlib.suppress(ImportError):  # more dots than there are packages
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node, whatever they stand in; expressions, most of a tree, hold none."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for statement in getattr(node, block, ()):
+            yield statement
+            yield from _statements(statement)
 
 
 def _with_packages(name: str) -> Iterator[str]:
@@ -147,6 +159,7 @@ def _python_itself() -> frozenset[Path]:
     return frozenset([*folders, *(folder.resolve() for folder in folders)])
 
 
+@lru_cache(maxsize=512)
 def _reach(module: str, seen: frozenset[str]) -> frozenset[str]:
     reached, pending = {*seen, module}, [module]
     while pending:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -194,6 +196,14 @@ def test_the_public_functions_have_types_that_exist() -> None:
     for name in salrun.__all__:
         assert get_type_hints(getattr(salrun, name))
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_a_run_imports_no_library_before_it_needs_it() -> None:
+    """scipy.stats alone takes as long as all that a warm run computes."""
+    heavy = {"scipy.stats", "scipy.ndimage", "matplotlib", "torchvision", "triton", "captum"}
+    code = f"import sys, salrun.pipeline.cell, salrun.report.page; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_one_version() -> None:

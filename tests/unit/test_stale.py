@@ -33,7 +33,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
                 del sys.modules[name]
-        for function in (store._file, store._source, store._imports):
+        for function in (store._file, store._source, store._imports, store._reach):
             function.cache_clear()
         importlib.invalidate_caches()
 

@@ -13,7 +13,8 @@ from salrun.errors import SalrunError
 from salrun.papers.claims import Basis, Claim, Controls, Evidence, Numbers, claim, claims_of, part_name, parts, register
 from salrun.papers.evidence import NotTestable, estimate_and_draws, pick, printed
 from salrun.papers.verdicts import Verdicts, judge, measure
-from salrun.results.claims import CLAIMS, PARTS, headline
+from salrun.results.claims import CLAIMS, ENOUGH, PARTS, headline
+from salrun.stats import conjunction
 
 
 def evidence(images: Any = None, draws: int = 2_000, seed: int = 0, **of: tuple[float, float]) -> Evidence:
@@ -353,3 +354,7 @@ def test_headline_of_one_model_of_models_and_of_a_network() -> None:
     fresh = {1: replace(evidence(a=(1.0, 0.1)), fresh=True)}
     assert "2 of them about one pretrained network, over its images" in headline(judge(network, fresh).claims)
     assert headline(judge(claims[2:3], models(3, a=0.5)).claims).startswith("none of the 1 counted statements")
+
+
+def test_readers_of_verdicts_know_how_many_models_they_take() -> None:
+    assert ENOUGH == conjunction.ENOUGH

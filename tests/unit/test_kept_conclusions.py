@@ -1,6 +1,5 @@
-"""Figures kept in the store: drawn where something they are made from changed, else the same bytes come back."""
+"""Conclusions kept in the store: made where something they are made from changed, else the same bytes come back."""
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pytest
 
 from salrun import papers
 from salrun.papers.smerf import figures
-from salrun.pipeline import figures as drawn
+from salrun.pipeline import conclusions
 from salrun.results.run import Run
 from salrun.store.entries import Store
 from tests.smerf_runs import made_up, paper_like, write_run
@@ -33,17 +32,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def conclude(folder: Path, store: Store | None, value=paper_like) -> dict[str, bytes]:
-    """The figures of a made-up run, as bytes."""
-    draw = partial(drawn.draw_once, store) if store else papers.draw
-    _, problems = papers.conclude("smerf", write_run(folder, made_up(("simple_fr",), value=value)), draw)
-    assert problems == []
-    return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    """All that a made-up run concludes, as bytes; each time in a folder where an earlier run left something."""
+    run = write_run(folder, made_up(("simple_fr",), value=value))
+    (folder / "tables" / "smerf_left_over.csv").write_text("by another run")
+    claims, problems = conclusions.conclude_once(store, "smerf", run) if store else papers.conclude("smerf", run)
+    assert problems == [] and len(claims) and claims.equals(Run(folder).claims)
+    if store is None:
+        (folder / "tables" / "smerf_left_over.csv").unlink()  # `papers.conclude` alone takes nothing away
+    return {name: path.read_bytes() for name, path in conclusions.concluded("smerf", folder).items()}
 
 
 def test_unchanged_numbers_are_not_drawn_again(tmp_path, store, asked):
     alone = conclude(tmp_path / "alone", None)
     first, again = (conclude(tmp_path / name, store) for name in ("first", "again"))
-    assert len(asked) == 2 and len(alone) == 6
+    assert len(asked) == 2
+    assert {"claims.csv", "claim_parts.csv", "tables/smerf_pools.csv", "figures/smerf_figure6a.png"} <= {*alone}
     assert alone == first == again
 
 
@@ -51,8 +54,8 @@ def test_a_changed_number_is_drawn(tmp_path, store, asked):
     first = conclude(tmp_path / "first", store)
     other = conclude(tmp_path / "other", store, value=lambda *which: 0.9 * paper_like(*which))
     assert len(asked) == 2
-    assert other["smerf_figure6a.csv"] != first["smerf_figure6a.csv"]
-    assert other["smerf_figure6a.png"] != first["smerf_figure6a.png"]
+    assert other["figures/smerf_figure6a.csv"] != first["figures/smerf_figure6a.csv"]
+    assert other["figures/smerf_figure6a.png"] != first["figures/smerf_figure6a.png"]
 
 
 def test_a_damaged_entry_is_drawn_anew(tmp_path, store, asked):
@@ -60,18 +63,18 @@ def test_a_damaged_entry_is_drawn_anew(tmp_path, store, asked):
     (entry,) = store.root.rglob("*.safetensors")
     entry.write_bytes(entry.read_bytes()[:-1] + b"?")
     assert conclude(tmp_path / "again", store) == first
-    assert len(asked) == 2 and store.has("figures", entry.stem)
+    assert len(asked) == 2 and store.has("conclusions", entry.stem)
 
 
 @pytest.mark.parametrize("what", ["code", "library", "fact", "map", "style", "published"])
-def test_whatever_a_figure_is_made_from_is_in_its_key(tmp_path, monkeypatch, what):
+def test_whatever_a_conclusion_is_made_from_is_in_its_key(tmp_path, monkeypatch, what):
     run = write_run(tmp_path / "run", made_up(("simple_fr",)))
-    before = drawn.key_of_figures("smerf", run)
-    assert drawn.key_of_figures("smerf", Run(run.path)) == before
+    before = conclusions.key_of_conclusions("smerf", run)
+    assert conclusions.key_of_conclusions("smerf", Run(run.path)) == before
     if what == "code":
-        monkeypatch.setattr(drawn, "source_of_module", lambda module: "other")
+        monkeypatch.setattr(conclusions, "source_of_module", lambda module: "other")
     elif what == "library":
-        monkeypatch.setattr(drawn, "version", lambda name: "0")
+        monkeypatch.setattr(conclusions, "version", lambda name: "0")
     elif what == "fact":
         run.facts["metrics"] = ["another"]
     elif what == "map":
@@ -84,7 +87,7 @@ def test_whatever_a_figure_is_made_from_is_in_its_key(tmp_path, monkeypatch, wha
         (tmp_path / "smerf").mkdir()
         pd.DataFrame({"value": [0.5]}).to_csv(tmp_path / "smerf" / "published.csv")
         monkeypatch.setattr(papers, "__file__", str(tmp_path / "__init__.py"))
-    assert drawn.key_of_figures("smerf", run) != before
+    assert conclusions.key_of_conclusions("smerf", run) != before
 
 
 def test_a_figure_that_fails_leaves_no_entry(tmp_path, store, monkeypatch):
@@ -93,5 +96,5 @@ def test_a_figure_that_fails_leaves_no_entry(tmp_path, store, monkeypatch):
 
     monkeypatch.setattr(figures, "figures", broken)
     run = write_run(tmp_path / "run", made_up(("simple_fr",)))
-    _, problems = papers.conclude("smerf", run, partial(drawn.draw_once, store))
+    _, problems = conclusions.conclude_once(store, "smerf", run)
     assert "no ink" in problems[0] and not store.root.exists()
