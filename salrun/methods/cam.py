@@ -13,7 +13,7 @@ from salrun.methods.chunking import places, run_pairs, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, check_targets, pick
-from salrun.ranges import Above
+from salrun.ranges import Above, AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -97,7 +97,8 @@ class ScoreCAM(Method):
 
     Wang et al. 2020. `variant`: `gradcam_lib` w = softmax_k(logit) (as in pytorch-grad-cam and the paper's text; the
     baseline term cancels in the softmax), `official` w = probability (the authors' code), `probability_softmax`
-    w = softmax_k(probability).
+    w = softmax_k(probability). `channels`: only the so many of an image with the largest mean activation, as if the layer
+    had no others; `None`: all, as published.
 
     A channel that is the same everywhere has no mask, (A_k - min) / (max - min) being 0 / 0: it gets weight 0, also in
     the softmax, and is not shown to the model. Nearly always it is zero everywhere, dead behind a ReLU, and adds
@@ -110,6 +111,7 @@ class ScoreCAM(Method):
     mask_space: Literal["norm", "raw"] = "norm"
     align_corners: bool = False
     layer: str = "cam"
+    channels: Annotated[int, AtLeast(1)] | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"layer"})
     signed: ClassVar[bool] = False
@@ -119,12 +121,13 @@ class ScoreCAM(Method):
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         probe = torch.zeros(1, *shape, dtype=model.mean.dtype, device=model.mean.device)
-        return 1.0 + layer_output(model, probe, self.layer).shape[1]
+        return 1.0 + most_active(layer_output(model, probe, self.layer), self.channels).shape[1]
 
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
         activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk, stop=False)
+        activation = most_active(activation, self.channels)
         point = model.enter(x, self.mask_space)
         constant = activation.amax((2, 3)) == activation.amin((2, 3))
         pairs, planes = places(~constant), activation.flatten(0, 1).unsqueeze(1)
@@ -142,6 +145,14 @@ class ScoreCAM(Method):
         scores = scores.view_as(constant)
         weight = scores if self.variant == "official" else softmax(scores.masked_fill(constant, -torch.inf))
         return resize(weighted(activation, weight.masked_fill(constant, 0)).relu(), x)
+
+
+def most_active(activation: Tensor, channels: int | None) -> Tensor:
+    """The `channels` of each image with the largest mean, in the layer's order; all where it has no more, or None."""
+    if channels is None or channels >= activation.shape[1]:
+        return activation
+    chosen = activation.mean((2, 3)).argsort(dim=1, descending=True, stable=True)[:, :channels].sort(dim=1).values
+    return activation.gather(1, chosen[:, :, None, None].expand(-1, -1, *activation.shape[2:]))
 
 
 def unit_range(planes: Tensor) -> Tensor:

@@ -147,6 +147,24 @@ def test_score_cam_ignores_constant_channels(variant):
     assert torch.equal(run(ScoreCAM(variant), fewer, x), torch.zeros(B, 1, 8, 8, dtype=torch.float64))
 
 
+def test_score_cam_of_the_most_active_channels():
+    """Two of each image, not the same of all; weighted by the probability seen through their masks."""
+    model, x = net(), images()
+    activation = model.module[0](model.normalise(x)).detach()
+    chosen = [sorted(activation[b].mean((1, 2)).topk(2).indices.tolist()) for b in range(B)]
+    assert len({*map(tuple, chosen)}) > 1
+    raw = run(ScoreCAM("official", channels=2), model, x)
+    for b in range(B):
+        cam = torch.zeros(3, 3, dtype=torch.float64)
+        for k in chosen[b]:
+            mask = up(activation[b, k])[0]
+            masked = model.normalise(x[b : b + 1]) * (mask - mask.min()) / (mask.max() - mask.min())
+            cam += model.module(masked).softmax(1)[0, TARGET[b]].detach() * activation[b, k]
+        close(raw[b], up(cam))
+    assert ScoreCAM(channels=2).passes(model, (3, 8, 8)) == 3
+    assert torch.equal(run(ScoreCAM(channels=K), model, x), run(ScoreCAM(), model, x))
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 4, 7])
 def test_score_cam_is_bounded_and_builds_no_graph(chunk):
     model, x = net(), images()
