@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
+from salrun.progress import passed
 
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier, Pass, Space
@@ -79,6 +80,7 @@ def run_grid(step: Callable[[slice, slice], None], n: int, copies: int, chunk: i
     for images in chunks(n, size):
         for part in chunks(copies, size // (images.stop - images.start)):
             step(images, part)
+            passed((images.stop - images.start) * (part.stop - part.start))
 
 
 def run_chunked(step: Callable[[slice], None], n: int, chunk: int | None) -> None:
@@ -116,4 +118,6 @@ def shared_pass(
     model: Classifier, x: Tensor, target: Tensor, fitted: Fitted, layer: str | None = None, space: Space = "norm"
 ) -> Pass:
     """`model.pass_once`, at most `fitted.chunk` images at a time; back to `layer`, or else to the input."""
-    return model.pass_once(x, target, layer, space, fitted.chunk, to_input=layer is None)
+    done = model.pass_once(x, target, layer, space, fitted.chunk, to_input=layer is None)
+    passed(len(x))
+    return done

@@ -78,6 +78,9 @@ class Masking(Metric):
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 1.0
 
+    def shared_as(self) -> str:
+        return "images as they are"
+
 
 @dataclass
 class AverageDrop(Masking):

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from salrun.metrics.common import as_plane, settle, wide
 from salrun.models.classifier import Classifier, pick
+from salrun.progress import passed
 from salrun.rng import Draws
 from salrun.types import NAN_MAP, OK, UNDEFINED, Scene, Score
 
@@ -100,6 +101,7 @@ def curve(
             shown &= place >= since[step].view(-1, 1, 1)
         point = torch.where(shown, end.index_select(0, image), begin.index_select(0, image))
         values.append(read(model.head(point.unflatten(2, start.shape[2:]), "norm"), target[image], output))
+        passed(len(image))
     return torch.cat(values).view(len(rank), steps)
 
 

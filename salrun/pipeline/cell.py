@@ -6,7 +6,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from salrun.config.parts import MetricPart
 from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.conclusions import conclude_once
 from salrun.pipeline.facts import cell_table, run_facts
 from salrun.pipeline.measured import Measured
 from salrun.pipeline.numerics import Numerics, measure, refuse_large
-from salrun.pipeline.plan import Line, Plan, plan
+from salrun.pipeline.plan import Line, Plan, judged, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
+from salrun.progress import watched
 from salrun.report import write_report
 from salrun.results.claims import headline
 from salrun.results.record import RunRecord, code_of
@@ -68,7 +68,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
         announce(cell, cost, numerics)
         measured = Measured(cell, stages, work, cell_table(cell, obtained, numerics))
         with record.stage("maps and scores"):
-            for result in explain_and_score(cell, stages, work):
+            for result in explain_and_score(cell, stages, work, cost):
                 measured.add(result)
         record.write(computed=stages.computed)
         with record.stage("tables"):
@@ -131,12 +131,37 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
     return cost
 
 
-def explain_and_score(cell: Cell, stages: Stages, work: list[Tile]) -> Iterator[Result]:
+class Progress:
+    """A bar of the passes that are planned. Within a method it moves with the images that go through the model; what
+    else its passes stand for (backward passes, those of others' stored work) is made up for when it is done."""
+
+    def __init__(self, cost: Plan) -> None:
+        self._due = cost.due
+        self._left = 0.0
+        total = round(cost.passes)
+        self.bar = tqdm(total=total, desc="maps and scores", unit="pass", unit_scale=True, disable=None)
+
+    @contextmanager
+    def work(self, tile: Tile, role: str, method: str) -> Iterator[None]:
+        """One method with all metrics on a tile."""
+        self.bar.set_postfix_str(method if role == OWN else f"{method}, {role}")
+        self._left = self._due.get((tile.index, role, method), 0.0)
+        with watched(self._passed):
+            yield
+        self.bar.update(self._left)
+
+    def _passed(self, images: int) -> None:
+        step = min(images, self._left)
+        self._left -= step
+        self.bar.update(step)
+
+
+def explain_and_score(cell: Cell, stages: Stages, work: list[Tile], cost: Plan) -> Iterator[Result]:
     """Maps and scores tile by tile, with every model; what the store has is read. Tiles others work on come last."""
     todo = deque(work)
     passed_over = 0
-    total = len(work) * len(cell.methods) * len(stages.models)
-    with closing(stages.reader), tqdm(total=total, desc="maps and scores", unit="map", disable=None) as bar:
+    progress = Progress(cost)
+    with closing(stages.reader), progress.bar:
         while todo:
             tile = todo.popleft()
             lease = cell.store.lease_of("tiles", stages.tile_key(tile), f"tile {tile.index}")
@@ -152,30 +177,24 @@ def explain_and_score(cell: Cell, stages: Stages, work: list[Tile]) -> Iterator[
                 if todo:
                     stages.reader.ahead(todo[0].ids)
                 for role in stages.models:
-                    yield score_tile(cell, stages, tile, role, bar)
+                    yield score_tile(cell, stages, tile, role, progress)
                 stages.close()
 
 
-def judged(metric: MetricPart, role: str) -> bool:
-    """Every model is scored by every metric; one that compares models names in `of` whose maps it judges."""
-    return "other_map" not in metric.metric.needs or role == getattr(metric.metric, "of", OWN)
-
-
-def score_tile(cell: Cell, stages: Stages, tile: Tile, role: str, bar: tqdm) -> Result:
+def score_tile(cell: Cell, stages: Stages, tile: Tile, role: str, progress: Progress) -> Result:
     """Every method and metric on one tile with one model."""
     metrics = [m for m in cell.metrics if judged(m, role)]
     metrics.sort(key=lambda m: m.view_name)  # metrics of one view share their work
     result = stages.open(tile, role)
     # A pass back to the input serves methods of a layer too, a pass back to a layer only those: theirs come last.
     for part in sorted(cell.methods, key=lambda part: "layer" in part.method.needs):
-        bar.set_postfix_str(part.name if role == OWN else f"{part.name}, {role}")
-        if not metrics:
-            stages.map(result, part)
-        for metric in metrics:
-            view = metric.view_of(part)
-            for name, score in stages.score(result, part, metric).items():
-                result.scores[part.name, metric.name, metric.mode, name, view.name if view else "raw"] = score
-        bar.update()
+        with progress.work(tile, role, part.name):
+            if not metrics:
+                stages.map(result, part)
+            for metric in metrics:
+                view = metric.view_of(part)
+                for name, score in stages.score(result, part, metric).items():
+                    result.scores[part.name, metric.name, metric.mode, name, view.name if view else "raw"] = score
     return result
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import torch
 
+from salrun.config.parts import MetricPart
 from salrun.methods.chunking import halving
 from salrun.models.classifier import Classifier
 from salrun.pipeline.build import Cell
 from salrun.pipeline.stages import OWN, Stages, Tile
 
 PROBE_SECONDS = 0.5
+
+Unit = tuple[int, str, str]  # a tile's index, a model's role, a method: what a run does at a time
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Line:
     stage: str
     name: str
     passes: float  # per image, as if nothing were stored
-    done: int  # images the store already has
+    done: float  # images the store already has, on average over methods and models
     images: int
     rate: Callable[[], float]  # of the model that does it, forward passes per second on this device; timed when asked
 
@@ -43,6 +48,7 @@ class Plan:
     images: int
     tiles: int
     map_bytes: int
+    due: Mapping[Unit, float]  # passes to do, by tile, role and method
     numerics: str = ""  # what half precision does, where it is used
 
     @property
@@ -62,7 +68,7 @@ class Plan:
     def table(self) -> str:
         head = f"{'stage':<8}{'what':<34}{'passes/image':>13}{'images':>9}{'stored':>9}{'to do':>14}{'time':>9}"
         rows = [
-            f"{x.stage:<8}{x.name:<34}{x.passes:>13,.1f}{x.images:>9,}{x.done:>9,}{x.todo:>14,.0f}"
+            f"{x.stage:<8}{x.name:<34}{x.passes:>13,.1f}{x.images:>9,}{x.done:>9,.0f}{x.todo:>14,.0f}"
             f"{duration(x.seconds):>9}"
             for x in self.lines
         ]
@@ -77,42 +83,65 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     fast = [part.name for part in cell.methods if part.method.forward_only]
     if fast or any("model" in m.metric.needs for m in cell.metrics):
         by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch))
-    lines = []
+    lines: list[Line] = []
+    due: dict[Unit, float] = defaultdict(float)
     for part in cell.methods:
         passes = part.method.passes(model, cell.dataset.shape)
-        stored = {
-            role: sum(len(t.ids) for t in tiles if cell.store.has("maps", stages.map_key(t, part, role)))
-            for role in stages.models  # before a run: its own alone
-        }
+        stored = dict.fromkeys(stages.models, 0)  # before a run: its own alone
+        for role, tile in product(stages.models, tiles):
+            if cell.store.has("maps", stages.map_key(tile, part, role)):
+                stored[role] += len(tile.ids)
+            else:
+                due[tile.index, role, part.name] += passes * len(tile.ids)
         rate = by_copy if part.name in fast else by_model
         lines.append(Line("maps", part.name, passes, stored.pop(OWN), images, rate))
         if cell.others:
             name = f"{part.name}, {len(cell.others)} others"
             lines.append(Line("maps", name, passes, sum(stored.values()), images * len(cell.others), rate))
-    seen: set[str] = set()
+    shared: dict[str, float] = {}  # passes per image of what metrics share
+    without: dict[str, set[Unit]] = {}  # where a score that needs it is not stored
     for metric in cell.metrics:
         passes = metric.metric.passes(model, cell.dataset.shape)
         name = "/".join(filter(None, [metric.name, metric.mode]))
         explains = "explain" in metric.metric.needs
+        once = metric.metric.shared_passes(model, cell.dataset.shape)
+        if not passes and not once:
+            continue
+        roles = [role for role in stages.models if judged(metric, role)]
+        missing = {
+            (tile.index, role, part.name): len(tile.ids)
+            for role, part, tile in product(roles, cell.methods, tiles)
+            if not cell.store.has("scores", stages.score_key(tile, part, metric, role))
+        }
         if passes:
-            todo, done = 0.0, 0
-            for part in cell.methods:
-                again = cell.explainer(part, metric.metric).method
-                cost = passes * again.passes(model, cell.dataset.shape) if explains else passes
-                keys = {t: stages.score_key(t, part, metric) for t in tiles}
-                todo += cost
-                done += sum(len(t.ids) for t, key in keys.items() if cell.store.has("scores", key))
+            again = {p.name: cell.explainer(p, metric.metric).method for p in cell.methods}
+            each = {n: passes * m.passes(model, cell.dataset.shape) if explains else passes for n, m in again.items()}
+            left = {unit: each[unit[2]] * n for unit, n in missing.items()}
+            for unit, todo in left.items():
+                due[unit] += todo
+            whole = sum(each.values()) * len(roles)
             rate = by_model if explains else by_copy
-            lines.append(Line("scores", name, todo, done // max(len(cell.methods), 1), images, rate))
-        shared = metric.metric.shared_passes(model, cell.dataset.shape)
-        name = metric.metric.shared_as() or name
-        if shared and name not in seen:
-            seen.add(name)
-            lines.append(Line("shared", name, shared, 0, images, by_copy))
+            lines.append(Line("scores", name, whole, images - sum(left.values()) / whole, images, rate))
+        if once:
+            name = metric.metric.shared_as() or name
+            shared[name] = once
+            without.setdefault(name, set()).update(missing)
+    sizes = {tile.index: len(tile.ids) for tile in tiles}
+    for name, passes in shared.items():
+        first = {unit[:2]: unit for unit in sorted(without[name], reverse=True)}  # one method does it for all
+        for unit in first.values():
+            due[unit] += passes * sizes[unit[0]]
+        left_out = sum(sizes[index] for index, _ in first) / len(stages.models)
+        lines.append(Line("shared", name, passes * len(stages.models), images - left_out, images, by_copy))
     shape = cell.dataset.shape
     width = 4 if cell.precision == "float32" else 8
     size_of_maps = images * (1 + len(cell.others)) * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
-    return Plan(lines, images, len(tiles), size_of_maps)
+    return Plan(lines, images, len(tiles), size_of_maps, due)
+
+
+def judged(metric: MetricPart, role: str) -> bool:
+    """Every model is scored by every metric; one that compares models names in `of` whose maps it judges."""
+    return "other_map" not in metric.metric.needs or role == getattr(metric.metric, "of", OWN)
 
 
 def forward_rate(model: Classifier, cell: Cell, batch: int) -> float:

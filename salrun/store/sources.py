@@ -14,7 +14,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-LEFT_OUT = ("salrun", "salrun.types", "salrun.errors", "salrun.store")  # not hashed, nor what is in the store package
+LEFT_OUT = (
+    "salrun",
+    "salrun.types",
+    "salrun.errors",
+    "salrun.progress",
+    "salrun.store",
+)  # not hashed, nor what is in the store package
 
 
 def source_of(part: object) -> str:
@@ -27,7 +33,7 @@ def source_of_module(module: str) -> str:
     """Hash of a module and of every salrun and user's module it imports, directly or not.
 
     Not of installed packages (versions are in run.json), of the standard library, and of what is imported by a name
-    made at run time. salrun's own types, errors and store hold no arithmetic and are left out.
+    made at run time. salrun's own types, errors, progress and store hold no arithmetic and are left out.
     """
     return _hash(tuple(_source(m) for m in sorted(_reach(module, frozenset()))))
 

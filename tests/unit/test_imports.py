@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "salrun"
 FLOORS = (  # a module imports from its own floor and from those above it in this list, which is CONTRIBUTING.md's
-    {"errors", "ranges", "types", "rng", "views"},
+    {"errors", "progress", "ranges", "types", "rng", "views"},
     {"store"},
     {"stats"},  # arithmetic on arrays and frames
     {"results"},
@@ -34,8 +34,8 @@ FLOORS = (  # a module imports from its own floor and from those above it in thi
 MAY_KNOW = {  # what a package may know beside itself
     "datasets": {"errors", "ranges", "types", "rng"},
     "models": {"errors", "ranges", "types", "rng", "store"},
-    "methods": {"errors", "ranges", "types", "rng", "models.classifier"},
-    "metrics": {"errors", "ranges", "types", "rng", "views", "models.classifier", "methods.chunking"},
+    "methods": {"errors", "progress", "ranges", "types", "rng", "models.classifier"},
+    "metrics": {"errors", "progress", "ranges", "types", "rng", "views", "models.classifier", "methods.chunking"},
     "papers": {"errors", "store.files", "config.catalogue", "stats", "results", "views", "metrics"},
     "report": {"errors", "store.files", "stats", "results"},
 }

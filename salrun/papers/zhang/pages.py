@@ -29,7 +29,11 @@ def protocol(members: Iterable[tuple[str, Run]], settings: Sequence[str]) -> dic
     """What was run in these settings, as text: "methods" by name, their "budgets", "metrics" by column."""
     runs = [run for setting, run in members if setting in settings]
     methods = [pair for run in runs for pair in _methods(run)]
-    budgets = [(name, {k: spec[k] for k in BUDGETS[name] if spec.get(k) is not None}) for name, spec in methods if name in BUDGETS]
+    budgets = [
+        (name, {k: spec[k] for k in BUDGETS[name] if spec.get(k) is not None})
+        for name, spec in methods
+        if name in BUDGETS
+    ]
     metrics = [
         (name, {**entry["options"], "view": entry["view"], **({"turned": entry["turned"]} if entry["turned"] else {})})
         for run in runs
