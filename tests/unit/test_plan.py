@@ -104,9 +104,7 @@ def test_what_is_planned_is_what_is_done(paper: str, tmp_path: Path, monkeypatch
     planned = done.facts["plan"]["passes"]
     assert planned == sum(bars[0].moves) == bars[0].total
     passes = worth * (sum(entered) - 6)
-    assert (
-        passes <= planned <= 1.1 * passes
-    )  # what metrics share is planned for each
+    assert passes <= planned <= 1.1 * passes  # what metrics share is planned for each
     assert max(bars[0].moves) < planned / 4 and done.facts["timings"]["maps and scores"] > 0
     again = Run(cell.run(config, tmp_path / "again", words))
     assert again.facts["plan"]["passes"] == bars[1].total == 0
