@@ -55,11 +55,11 @@ def draw(paper: str, run: Run, figures: Figures) -> None:
             write_atomic(stem.with_name(f"{stem.name}.{kind}"), content)
 
 
-def conclude(paper: str | None, run: Run) -> tuple[pd.DataFrame | None, list[str]]:
+def conclude(paper: str | None, run: Run, drawn: bool = True) -> tuple[pd.DataFrame | None, list[str]]:
     """Write a paper's own tables, figures and verdicts from a run's tables: (the claims, what could not be made).
 
     A run with other methods or metrics than the paper's may lack what they need: that is said, and takes nothing of
-    what was measured.
+    what was measured. `drawn`: with figures.
     """
     problems: list[str] = []
     if paper is None:
@@ -84,7 +84,8 @@ def conclude(paper: str | None, run: Run) -> tuple[pd.DataFrame | None, list[str
     if evidence is None:
         return None, problems
     attempt("tables", lambda: write_paper_tables(paper, run, part("tables").tables(evidence)))
-    attempt("figures", lambda: draw(paper, run, part("figures").figures(evidence)))
+    if drawn:
+        attempt("figures", lambda: draw(paper, run, part("figures").figures(evidence)))
     verdicts = attempt("claims", lambda: part("claims").claims(evidence))
     if verdicts is None:
         return None, problems

@@ -54,8 +54,7 @@ def newest(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 def _measured(run: Run) -> set[tuple]:
     """What a run scored: cell, method, metric, mode and score, whatever the view."""
-    columns = [name for name in SUMMARY_KEYS if name not in ("view", "group")]
-    return set(run.summary[columns].drop_duplicates().itertuples(index=False, name=None))
+    return run.scored([name for name in SUMMARY_KEYS if name not in ("view", "group")])
 
 
 def refuse_strangers(runs: Sequence[Run]) -> None:

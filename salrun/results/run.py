@@ -121,6 +121,10 @@ class Run:
         chosen = None if images is None else [("image_id", "in", list(images))]
         return self._parquet("scores", columns, chosen)
 
+    def scored(self, columns: Sequence[str]) -> set[tuple]:
+        """What occurs in these columns of the scores."""
+        return set(self.read_scores(columns).drop_duplicates().itertuples(index=False, name=None))
+
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Curves behind scores; none where no metric has them."""

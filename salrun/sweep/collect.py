@@ -15,8 +15,8 @@ from salrun.results.run import Run, runs_below
 from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
 
 
-def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
-    """Collect finished runs; unfinished ones are named, incompatible ones refused."""
+def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bool = True) -> int:
+    """Collect finished runs; unfinished ones are named, incompatible ones refused. `drawn`: with figures and report."""
     runs = [Run(path) for path in runs_below(paths)]
     for run in runs:
         if not run.done:
@@ -44,10 +44,11 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str) -> int:
         with record.stage("tables"):
             write_joined(whole, out / "tables", facts["metrics"])
         with record.stage("figures and claims"):
-            claims, problems = papers.conclude(paper, Run(out))
+            claims, problems = papers.conclude(paper, Run(out), drawn)
         record.write(problems=problems)
-        with record.stage("report"):
-            write_report(out)
+        if drawn:
+            with record.stage("report"):
+                write_report(out)
     for line in missing:
         print(f"missing: {line}")
     if claims is not None:
