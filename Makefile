@@ -1,4 +1,4 @@
-# make help | install | quickstart | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | clean
+# make help | install | quickstart | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | evidence | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help quickstart install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
-.PHONY: bench-growth clean
+.PHONY: bench-growth evidence clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -81,3 +81,6 @@ train-%: $(VENV)/.quick ## train-<name>: reproduce a shipped checkpoint
 
 reproduce-%: $(VENV)/.quick ## reproduce-smerf|tomsett|yona|zhang: run what is missing, collect, conclude
 	$(BIN)/python scripts/reproduce.py $*
+
+evidence: $(VENV)/.quick ## the most valuable missing runs of all papers for HOURS (2.5); their tables: docs/results
+	$(BIN)/python scripts/reproduce.py --hours $(or $(HOURS),2.5)
