@@ -1,105 +1,102 @@
 """Fill the result blocks of the docs pages from the committed results in docs/results/.
 
-    python scripts/make_docs.py                                  # fill every block of docs/*.md
-    python scripts/make_docs.py --check                          # say which pages are out of date, exit 1
-    python scripts/make_docs.py keep outputs/smerf/paper smerf   # commit-ready copy of a run's results
-    python scripts/make_docs.py keep outputs/yona/paper yona yona_effects    # and of some of its figures
-    python scripts/make_docs.py evidence outputs/smerf/paper smerf           # of its tables of single images
-    python scripts/make_docs.py judge                            # verdicts on all of those, from these tables alone
+    python scripts/make_docs.py                      # fill every block of docs/*.md
+    python scripts/make_docs.py --check              # say which pages are out of date, exit 1
+    python scripts/make_docs.py judge                # make verdicts, tables and figures of every campaign
+    python scripts/make_docs.py judge smerf yona     # of these
+    python scripts/make_docs.py evidence outputs/tomsett_cifar10/latest tomsett/cifar10-5    # keep a run's tables
+    python scripts/make_docs.py keep outputs/x/latest earlier/x [FIGURE ...]    # summaries of a run of no campaign
 
-A block stands between `<!-- results: KIND FOLDER [WORDS] -->` and `<!-- /results -->`; KIND is one of BLOCKS, FOLDER a
-folder of docs/results/. Everything around the blocks is written by hand.
+docs/results/<campaign>/<run>/ holds a run's tables of single images, all that is needed; beside these folders is what
+`salrun collect docs/results/<campaign>` makes of them. A block stands between `<!-- results: KIND FOLDER [WORDS] -->`
+and `<!-- /results -->`; KIND is one of BLOCKS, FOLDER a folder of docs/results/. What is around blocks is written
+by hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from salrun.papers.evidence import published
 from salrun.papers.frozen import frozen
-from salrun.papers.verdicts import Verdicts
 from salrun.results.claims import NOT_TESTED, headline
+from salrun.results.kept import keep as keep_run
+from salrun.results.kept import without_machine
 from salrun.results.run import Run
-from salrun.results.tables import write_csv
+from salrun.results.tables import ALL
+from salrun.sweep.campaigns import PAPERS, evidence
+from salrun.sweep.collect import collect_runs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
-UNJUDGED = {"tomsett": ("curves",)}  # tables that no verdict of a paper reads
-EVIDENCE = "verdicts"  # docs/results/verdicts/<name>: tables of single images, and the verdicts made of them
-PRIVATE = ("host", "pid", "runs", "platform", "peak_memory_mib")
+WORDS = "judge [CAMPAIGN ..] | evidence RUN CAMPAIGN/NAME | keep RUN NAME [FIGURE ..]"
+EARLIER = "earlier"  # docs/results/earlier: summaries of runs whose tables of single images were not kept
 
 
-def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> list[Path]:
-    """Copy what lasts of a run: summary, claims, models, reliability, the paper's tables, run.json without its machine.
+def keep(run: Path, name: str, results: Path, figures: Sequence[str] = ()) -> None:
+    """Copy what lasts of a run: its products, reliability, and run.json without its machine."""
+    products(run, results / name, figures)
+    for path in sorted((run / "reliability").glob("*.csv")):
+        copy_table(path, results / name / path.name)
+    facts = json.dumps(without_machine(Run(run).facts), indent=2)
+    (results / name / "run.json").write_text(facts + "\n")
+
+
+def products(run: Path, folder: Path, figures: Sequence[str] = ()) -> None:
+    """Copy what was made of a run's tables: verdicts, the paper's tables, the numbers of its figures, and their means.
 
     Of the figures only those named: pictures of most data sets are not ours to publish.
     """
-    folder = results / name
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
-    tables = [run / "tables" / "summary.csv", run / "tables" / "model.csv", run / "claims.csv", run / "claim_parts.csv"]
-    tables += [run / "reliability" / "reliability.csv", run / "reliability" / "agreement.csv"]
-    for path in [*tables, *sorted((run / "tables").glob("*_*.csv"))]:
+    tables = [run / "tables" / "model.csv", run / "claims.csv", run / "claim_parts.csv"]
+    for path in [*tables, *sorted((run / "tables").glob("*_*.csv")), *sorted((run / "figures").glob("*.csv"))]:
         if path.is_file():
-            made.append(folder / path.name)
-            content = pd.read_csv(path, keep_default_na=False, dtype=str)
-            content.map(_short).to_csv(made[-1], index=False)
-    for path in sorted((run / "tables").glob("*_*.md")):
-        made.append(folder / path.name)
-        made[-1].write_text(path.read_text())
-    made.append(folder / "run.json")
-    facts = {k: v for k, v in Run(run).facts.items() if k not in PRIVATE}
-    made[-1].write_text(json.dumps(facts, indent=2) + "\n")
-    for figure in figures:
-        made.append(folder / f"{figure}.png")
-        made[-1].write_bytes((run / "figures" / f"{figure}.png").read_bytes())
-    return made
+            copy_table(path, folder / path.name)
+    summary = pd.read_csv(run / "tables" / "summary.csv", keep_default_na=False, dtype=str)
+    summary[summary["group"] == ALL].map(_short).to_csv(folder / "summary.csv", index=False)
+    for path in [*(run / "tables").glob("*_*.md"), *(run / "figures" / f"{name}.png" for name in figures)]:
+        (folder / path.name).write_bytes(path.read_bytes())
 
 
-def keep_evidence(run: Path, folder: Path) -> None:
-    """Copy a run's tables of single images and models, all that its verdicts are made of, and run.json; judge them.
-
-    Beside them what was made of them: the paper's tables, and the numbers that its figures plot.
-    """
-    for name in ("tables", "figures"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    for path in [*(run / "tables").glob("*_*.csv"), *(run / "figures").glob("*.csv")]:
-        (folder / path.relative_to(run)).write_bytes(path.read_bytes())
-    for path in sorted((run / "tables").iterdir()):
-        judged_by = path.suffix == ".parquet" and path.stem not in (
-            "summary",
-            *UNJUDGED.get(Run(run).facts["paper"], ()),
-        )
-        if judged_by or path.name in ("cells.csv", "model.csv"):
-            (folder / "tables" / path.name).write_bytes(path.read_bytes())
-    facts = json.dumps({k: v for k, v in Run(run).facts.items() if k not in PRIVATE}, indent=2)
-    (folder / "run.json").write_text(re.sub(r"/[^\s\"]*/(?=outputs\b)", "", facts) + "\n")  # no machine's folders
-    write_verdicts(folder)
+def copy_table(source: Path, target: Path) -> None:
+    """Numbers with six digits."""
+    pd.read_csv(source, keep_default_na=False, dtype=str).map(_short).to_csv(target, index=False)
 
 
-def write_verdicts(folder: Path) -> None:
-    """claims.csv and claim_parts.csv of kept evidence."""
-    found = judged(folder)
-    write_csv(folder / "claims.csv", found.claims)
-    write_csv(folder / "claim_parts.csv", found.parts)
+def campaigns(results: Path) -> list[Path]:
+    """The folders that hold runs."""
+    found = {path.parents[1] for path in results.glob("*/*/run.json")} - {results / EARLIER}
+    return sorted(found)
 
 
-def judged(folder: Path) -> Verdicts:
-    """The verdicts on kept evidence, from its tables alone."""
-    run = Run(folder)
-    paper = run.facts["paper"]
-    evidence, claims = (importlib.import_module(f"salrun.papers.{paper}.{part}") for part in ("evidence", "claims"))
-    return claims.claims(evidence.read(run))
+def runs_of(folder: Path) -> list[Run]:
+    """The runs of a campaign."""
+    return [Run(path.parent) for path in sorted(folder.glob("*/run.json"))]
+
+
+def judge(folder: Path, docs: Path) -> None:
+    """What collecting a campaign's runs makes, beside them; figures that a page shows."""
+    shown = re.compile(rf"results/{folder.name}/(\w+)\.png")
+    figures = {name for page in docs.glob("*.md") for name in shown.findall(page.read_text(encoding="utf-8"))}
+    with tempfile.TemporaryDirectory() as out:
+        collect_runs([folder], Path(out))
+        for name in figures:
+            if not (Path(out) / "figures" / f"{name}.png").is_file():
+                raise SystemExit(f"a page shows {name} of {folder.name}, which its runs do not make")
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            path.unlink()
+        products(Path(out), folder, sorted(figures))
 
 
 def _short(cell: str) -> str:
@@ -134,22 +131,44 @@ def _read(folder: Path, name: str, **options: object) -> pd.DataFrame:
 
 def provenance(folder: Path) -> str:
     """What was run, when, at which commit, and how it differs from the paper."""
-    facts = json.loads((folder / "run.json").read_text())
+    facts = told_by(folder)
     lines = [
         f"`{facts['command']}`",
         "",
-        f"Scale {facts.get('scale')}, seed {facts.get('seed')}, {facts.get('device')}, {facts.get('precision')}; "
-        f"commit {_commit(facts)}, {str(facts.get('started'))[:10]}.",
+        f"Scale {facts['scale']}, seed {facts['seed']}, {facts['device']}, {facts['precision']}; "
+        f"commit {facts['commit']}, {facts['day']}.",
     ]
-    deviations = facts.get("deviations", [])
+    deviations = facts["deviations"]
     return "\n".join(
         [*lines, "", "Differs from the paper's protocol:", "", *(f"- {d}" for d in deviations)] if deviations else lines
     )
 
 
-def _commit(facts: dict[str, object]) -> str:
+def told_by(folder: Path) -> dict[str, Any]:
+    """What run.json says; of a campaign what those of its runs say, each thing once."""
+    if (folder / "run.json").is_file():
+        every = [json.loads((folder / "run.json").read_text())]
+        command = every[0]["command"]
+    else:
+        every = [run.facts for run in runs_of(folder)]
+        command = f"salrun collect docs/results/{folder.name}"
+    facts: dict[str, Any] = {
+        key: ", ".join(sorted({str(run.get(key)) for run in every})) for key in ("scale", "seed", "device", "precision")
+    }
+    deviations = [d for run in every for d in run.get("deviations", [])]
+    commands = [said for run in every for said in run.get("commands", [run["command"]])]
+    return facts | {
+        "command": command,
+        "commands": commands,
+        "commit": ", ".join(sorted({commit_of(run) for run in every})),
+        "day": ", ".join(sorted({str(run.get("started"))[:10] for run in every})),
+        "deviations": list(dict.fromkeys(deviations)),
+    }
+
+
+def commit_of(facts: Mapping[str, Any]) -> str:
     """The commit's first digits, with the + of a tree that differed from it."""
-    commit = str(facts.get("commit"))
+    commit = str(facts.get("commit") or "unknown")
     return commit[:12] + ("+" if commit.endswith("+") else "")
 
 
@@ -296,8 +315,7 @@ def page(folder: Path, name: str) -> str:
 
 def commands(folder: Path) -> str:
     """The runs behind collected results, to be typed again."""
-    facts = json.loads((folder / "run.json").read_text())
-    return "\n".join(["```", *facts.get("commands", [facts["command"]]), "```"])
+    return "\n".join(["```", *told_by(folder)["commands"], "```"])
 
 
 def verdicts(folder: Path, *others: str) -> str:
@@ -357,6 +375,68 @@ BLOCKS: dict[str, Callable[..., str]] = {
 }
 
 
+def overview(results: Path) -> str:
+    """docs/results/README.md: what is there of every campaign, and what is missing."""
+    planned = evidence(PAPERS)
+    rows, runs = [], []
+    for name in dict.fromkeys([*(e.campaign for e in planned), *(path.name for path in campaigns(results))]):
+        there = {run.path.name: run for run in runs_of(results / name)}
+        left = [e for e in planned if e.campaign == name and e.name not in there]
+        facts = [run.facts for run in there.values()]
+        rows.append(
+            {
+                "campaign": f"[{name}]({name}/)" if there else name,
+                "runs": f"{len(there)} of {len(there) + len(left)}",
+                "k": len({f["seed"] for f in facts}),
+                "commit": ", ".join(sorted({commit_of(f) for f in facts})),
+                "hours taken": f"{sum(map(hours_of, facts)):.2f}",
+                "hours left, about": f"{sum(e.hours for e in left):.1f}",
+            }
+        )
+        runs += [(name, run.path.name, run.facts) for run in there.values()]
+    taken = pd.DataFrame(
+        [
+            {
+                "run": f"[{campaign}/{name}]({campaign}/{name}/)",
+                "command": f"`{f['command']}`",
+                "commit": commit_of(f),
+                "hours": f"{hours_of(f):.2f}",
+                "machine": f"{f['device']}, {f['threads']} of {f['processors']} cores, torch {f['versions']['torch']}",
+            }
+            for campaign, name, f in runs
+        ]
+    )
+    return OVERVIEW.format(campaigns=markdown(pd.DataFrame(rows)), runs=markdown(taken))
+
+
+def hours_of(facts: Mapping[str, Any]) -> float:
+    """How long a run took, what it found in the store not counted."""
+    return sum(facts["timings"].values()) / 3600
+
+
+OVERVIEW = """# Committed evidence
+
+Written by `python scripts/make_docs.py`. A folder `<campaign>/<run>/` is a run directory with its tables of single
+images, models, facts (`run.json`) and, where they are ours to publish, the maps that a figure shows: all that claims,
+tables and figures are made of. Beside these folders stands what `python scripts/make_docs.py judge` made of them, which
+is what `salrun collect` makes. Your own runs may join:
+
+```
+salrun +experiment=smerf_simple_fr seed=5 methods.deep_shap.n_references=100
+salrun collect docs/results/smerf outputs/smerf_simple_fr/latest -o outputs/with_mine
+```
+
+`make evidence` does what is missing, the most valuable first ([conf/campaign](../../conf/campaign) says what, and in
+which order). `earlier/` has summaries of runs whose tables of single images were not kept. k: seeds that were run.
+
+## Campaigns
+{campaigns}
+
+## Runs
+{runs}
+"""
+
+
 def fill(page: str, results: Path) -> str:
     """The page with every block made anew; a block without results says so."""
 
@@ -376,27 +456,28 @@ def fill(page: str, results: Path) -> str:
 def main(argv: Sequence[str] | None = None, docs: Path = DOCS) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("words", nargs="*", metavar="keep RUN NAME [FIGURE ...] | evidence RUN NAME | judge")
+    parser.add_argument("words", nargs="*", metavar=WORDS)
     options = parser.parse_args(argv)
-    if options.words:
-        match options.words:
-            case ["keep", run, name, *figures]:
-                keep(Path(run), name, docs / "results", figures)
-            case ["evidence", run, name]:
-                keep_evidence(Path(run), docs / "results" / EVIDENCE / name)
-            case ["judge"]:
-                for facts in sorted((docs / "results" / EVIDENCE).glob("*/run.json")):
-                    write_verdicts(facts.parent)
-            case _:
-                parser.error("give nothing, or: keep RUN NAME [FIGURE ...] | evidence RUN NAME | judge")
-    stale = []
-    for path in sorted(docs.glob("*.md")):
-        old = path.read_text(encoding="utf-8")
-        new = fill(old, docs / "results")
-        if new != old:
-            stale.append(path)
-            if not options.check:
-                path.write_text(new, encoding="utf-8")
+    results = docs / "results"
+    match options.words:
+        case ["keep", run, name, *figures]:
+            keep(Path(run), name, results, figures)
+        case ["evidence", run, name]:
+            planned = {str(e.folder): e for e in evidence(PAPERS)}
+            keep_run(Run(run), results / name, **(planned[name].kept if name in planned else {}))
+        case ["judge", *names]:
+            for folder in [results / name for name in names] or campaigns(results):
+                judge(folder, docs)
+        case []:
+            pass
+        case _:
+            parser.error(f"give nothing, or: {WORDS}")
+    pages = {path: fill(path.read_text(encoding="utf-8"), results) for path in sorted(docs.glob("*.md"))}
+    if campaigns(results):
+        pages[results / "README.md"] = overview(results)
+    stale = [path for path, new in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
+    for path in stale if not options.check else []:
+        path.write_text(pages[path], encoding="utf-8")
     for path in stale:
         print(f"{'out of date' if options.check else 'written'}: {path.name}")
     return 1 if stale and options.check else 0

@@ -10,6 +10,7 @@ import pytest
 
 from salrun import papers
 from salrun.results.run import Run
+from salrun.sweep.collect import collect_runs
 from tests.conftest import ROOT
 from tests.smerf_runs import made_up, paper_like, write_run
 from tests.toys import script
@@ -45,28 +46,46 @@ def test_docs_blocks_are_filled_from_kept_results(tmp_path: Path) -> None:
     assert docs.main(["--check"], docs=tmp_path) == 1
 
 
-def test_verdicts_are_made_of_kept_tables_alone(tmp_path: Path) -> None:
+def test_verdicts_are_made_of_kept_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     docs = script("make_docs")
-    run = write_run(tmp_path / "run", made_up(("simple_fr",), n=2, value=paper_like), ["x"], scale="paper").path
-    papers.conclude("smerf", Run(run))
-    assert docs.main(["evidence", str(run), "smerf"], docs=tmp_path) == 0
-    folder = tmp_path / "results" / "verdicts" / "smerf"
-    assert not (folder / "tables" / "summary.parquet").exists() and "host" not in json.loads(
-        (folder / "run.json").read_text()
-    )
+    (tmp_path / "smerf.md").write_text("![6](results/smerf/smerf_figure6a.png)\n")
+    for seed in (0, 1):
+        world = made_up(("simple_fr", "simple_nr"), seed=seed, n=2, value=paper_like)
+        facts = {"seed": seed, "device": "cpu", "threads": 1, "timings": {"maps": 1800.0}}
+        run = write_run(tmp_path / f"run{seed}", world, ["x"], scale="paper", **facts).path
+        assert docs.main(["evidence", str(run), f"smerf/simple-{seed}"], docs=tmp_path) == 0
+    folder = tmp_path / "results" / "smerf"
     assert docs.main(["judge"], docs=tmp_path) == 0
-    for name in ("claims.csv", "claim_parts.csv"):
-        assert (folder / name).read_bytes() == (run / name).read_bytes()
+    assert (folder / "smerf_figure6a.png").is_file() and not (folder / "smerf_figure19.png").exists()
+    assert (folder / "smerf_figure19.csv").is_file() and not (folder / "run.json").exists()
+    assert set(pd.read_csv(folder / "summary.csv")["group"]) == {"(all)"}
+    whole = tmp_path / "whole"
+    assert collect_runs([tmp_path / "run0", tmp_path / "run1"], whole, drawn=False) == 0
+    same_verdicts(folder / "claims.csv", whole / "claims.csv")
+    overview = (tmp_path / "results" / "README.md").read_text()
+    assert "| [smerf](smerf/) | 2 of " in overview and "| [smerf/simple-1](smerf/simple-1/) | `salrun x` |" in overview
+    assert " | 2 | " in overview and " | 1.00 | " in overview
+    assert docs.main(["--check"], docs=tmp_path) == 0
+    (tmp_path / "results" / "README.md").write_text("")
+    assert docs.main(["--check"], docs=tmp_path) == 1
+    assert "out of date: README.md" in capsys.readouterr().out
 
 
-COMMITTED = sorted((ROOT / "docs" / "results" / "verdicts").glob("*/run.json"))
+def same_verdicts(left: Path, right: Path) -> None:
+    """Two claims.csv say the same, numbers to five digits."""
+    tables = [pd.read_csv(path, keep_default_na=False, dtype=str).set_index("id") for path in (left, right)]
+    columns = ["sentence", "predicate", "quantifier", "holds", "k", "counted", "published_holds", "agrees"]
+    pd.testing.assert_frame_equal(*(table[columns] for table in tables))
+    numbers = [pd.to_numeric(table["measured"]).astype(float) for table in tables]
+    pd.testing.assert_series_equal(*numbers, rtol=1e-5)
 
 
-@pytest.mark.parametrize("facts", COMMITTED, ids=lambda path: path.parent.name)
-def test_committed_verdicts_are_what_their_tables_give(facts: Path) -> None:
-    again = script("make_docs").judged(facts.parent).claims.set_index("id")
-    committed = pd.read_csv(facts.parent / "claims.csv", keep_default_na=False, dtype=str).set_index("id")
-    columns = ["sentence", "predicate", "quantifier", "holds", "counted", "published_holds", "agrees"]
-    pd.testing.assert_frame_equal(again[columns].fillna("").astype(str), committed[columns])
-    numbers = [pd.to_numeric(table["measured"]).astype(float) for table in (again, committed)]
-    pd.testing.assert_series_equal(*numbers, rtol=1e-9)
+COMMITTED = script("make_docs").campaigns(ROOT / "docs" / "results")
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
+def test_committed_verdicts_are_what_committed_tables_give(folder: Path, tmp_path: Path) -> None:
+    assert collect_runs([folder], tmp_path / "again", drawn=False) == 0
+    if (folder / "claims.csv").is_file():
+        same_verdicts(folder / "claims.csv", tmp_path / "again" / "claims.csv")
+    assert (folder / "summary.csv").is_file()
