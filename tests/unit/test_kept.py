@@ -34,7 +34,8 @@ def test_kept_runs_collect_beside_fresh_ones(tmp_path: Path) -> None:
     keep(Run(run_of(tmp_path / "b", 1)), tmp_path / "kept" / "b-1")
     fresh = run_of(tmp_path / "fresh", 2)
     assert not (tmp_path / "kept" / "b-1" / "tables" / "curves.parquet").exists()
-    assert collect_runs([tmp_path / "kept", fresh], tmp_path / "out", drawn=False) == 0
+    (tmp_path / "kept" / "claims.csv").touch()  # beside the runs stands what was made of them
+    assert collect_runs([*(tmp_path / "kept").glob("*"), fresh], tmp_path / "out", drawn=False) == 0
     joined = Run(tmp_path / "out")
     wanted = sorted((i + seed) / 3 for i in range(4) for seed in range(3))
     assert sorted(joined.scores["value"]) == wanted  # to the last bit: a tie must stay one
