@@ -97,8 +97,8 @@ class ScoreCAM(Method):
 
     Wang et al. 2020. `variant`: `gradcam_lib` w = softmax_k(logit) (as in pytorch-grad-cam and the paper's text; the
     baseline term cancels in the softmax), `official` w = probability (the authors' code), `probability_softmax`
-    w = softmax_k(probability). `channels`: only the so many of an image with the largest mean activation, as if the layer
-    had no others; `None`: all, as published.
+    w = softmax_k(probability). `channels`: only so many of an image, those of the largest mean activation, as if the
+    layer had no others; `None`: all, as published.
 
     A channel that is the same everywhere has no mask, (A_k - min) / (max - min) being 0 / 0: it gets weight 0, also in
     the softmax, and is not shown to the model. Nearly always it is zero everywhere, dead behind a ReLU, and adds
