@@ -97,12 +97,15 @@ def reveal_cancel(op: Op) -> Step:
         """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N; `total` is P - N."""
         dz = z - r
         positive, negative = (total + dz).mul_(0.5), (total - dz).mul_(0.5)  # (|d w| + d w) / 2 = (d w)+
-        least = (total * (4 * torch.finfo(total.dtype).eps)).clamp_(min=5e-8)  # a smaller sum is rounding, or 0
-        plus, minus = effects(r, z, positive, negative, least)
-        if op.cap != math.inf:  # h(v) = v+ - (v - cap)+
+        least = torch.mul(total, 4 * torch.finfo(total.dtype).eps, out=dz).clamp_(min=5e-8)  # less is rounding, or 0
+        if op.cap == math.inf:
+            plus, minus = effects(r, z, positive, negative, least)
+        else:  # h(v) = v+ - (v - cap)+
+            plus, minus = effects(r, z, positive.clone(), negative.clone(), least)
             above = effects(r - op.cap, z - op.cap, positive, negative, least)
             plus, minus = plus - above[0], minus - above[1]
-        return (plus + minus).mul_(m), (plus - minus).mul_(m)
+        apart = torch.sub(plus, minus, out=dz).mul_(m)
+        return plus.add_(minus).mul_(m), apart
 
     return Step(y, [u], back)
 
@@ -110,13 +113,14 @@ def reveal_cancel(op: Op) -> Step:
 def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     """2 y+ / P and 2 y- / N of h(v) = v+, for P = p and N = -n, p and n >= 0; the slopes of h where they are < least.
 
-    (v + p)+ - v+ = min((v + p)+, p) and v+ - (v - n)+ = min(v+, n): nothing cancels.
+    (v + p)+ - v+ = min((v + p)+, p) and v+ - (v - n)+ = min(v+, n): nothing cancels. p and n are overwritten.
     """
-    up, below, above = (r + p).clamp_(min=0), r.clamp(min=0), z.clamp(min=0)
-    slopes = torch.ge(r, 0, out=torch.empty_like(r)) + torch.ge(z, 0, out=torch.empty_like(z))
-    plus = torch.minimum(up, p).add_(torch.minimum(above, p))
-    minus = torch.minimum(below, n).add_(torch.minimum(up, n))
-    return ratio(plus, p.clone(), least, slopes), ratio(minus, n.clone(), least, slopes)
+    up, slopes = (r + p).clamp_(min=0), torch.ge(z, 0, out=torch.empty_like(z))
+    slopes.add_(torch.ge(r, 0, out=torch.empty_like(r)))
+    plus = z.clamp(min=0)
+    plus = torch.minimum(plus, p, out=plus).add_(torch.minimum(up, p))
+    minus = torch.minimum(up, n, out=up).add_(torch.minimum(r.clamp(min=0), n))
+    return ratio(plus, p, least, slopes), ratio(minus, n, least, slopes)
 
 
 def cross_max(op: Op) -> Step:

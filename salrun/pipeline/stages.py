@@ -182,7 +182,15 @@ class Stages:
 
     @cached_property
     def _first_images(self) -> Tensor:
-        return self._floats(self.reader.batch(self.cell.dataset.explained()[:4]).x)
+        """As many of the first few images as the model takes at a time."""
+        images = self._floats(self.reader.batch(self.cell.dataset.explained()[:4]).x)
+
+        def taken(n: int | None) -> Tensor:
+            with torch.no_grad():
+                self.models[OWN](images[:n])
+            return images[:n]
+
+        return self._in_memory(taken, "predictions", OWN, Tile(-1, ()), None, len(images))
 
     @property
     def forward_batch(self) -> int:

@@ -167,7 +167,8 @@ def test_a_run_halves_what_does_not_fit_and_says_what_and_where(tmp_path, monkey
     with pytest.raises(SalrunError, match=r"^predictions: out of memory with a single image at a time"):
         run("none", 0, "metrics=[]")
     facts = json.loads((tmp_path / "none" / "run.json").read_text())
-    assert facts["halved"] == [{"what": "predictions", "role": "model", "tile": 0, "from": 3, "to": 1}]
+    told = {"what": "predictions", "role": "model", "tile": -1}
+    assert facts["halved"] == [{**told, "from": 4, "to": 2}, {**told, "from": 2, "to": 1}]
 
 
 def test_the_api_halves_too():
