@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help quickstart install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
-.PHONY: bench-growth evidence clean
+.PHONY: bench-growth bench-plan evidence clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -72,6 +72,9 @@ bench-metrics: $(STAMP) ## images/s of the metrics that ask the model
 
 bench-growth: $(STAMP) ## time and memory against images, pixels, methods, masks
 	$(BIN)/python scripts/bench_growth.py --out docs/results/bench
+
+bench-plan: $(STAMP) ## whole runs beside what their plans said
+	$(BIN)/python scripts/bench_plan.py --out docs/results/bench
 
 data-%: $(VENV)/.quick ## data-mnist|cifar10|tinyimagenet: download and verify a data set
 	$(BIN)/python scripts/get_data.py $*

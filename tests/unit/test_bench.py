@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import bench_common as common
 import bench_growth as growth
 import bench_methods as methods
 import bench_metrics as metrics
+import bench_plan as plans
 
 MODEL_FREE = {"edge", "random", "oracle", "all_lit", "fake_cam"}
 
@@ -247,6 +249,25 @@ def test_whole_runs_are_read_from_their_record(monkeypatch):
     rows = growth.images()
     assert [(row["n"], row["seconds"], row["mib"]) for row in rows] == [(24, 1.5, 700), (72, 1.5, 700), (240, 1.5, 700)]
     assert all(command[1:4] == ["-m", "salrun", "+experiment=smerf_simple_fr"] for command in commands)
+
+
+def test_a_plan_that_was_wrong_is_named(tmp_path, monkeypatch):
+    def run(command, environment):
+        if "+experiment=tomsett_cifar10" in command:
+            raise RuntimeError("salrun: \nno CIFAR-10 here")
+        out = Path(next(word for word in command if word.startswith("hydra.run.dir=")).partition("=")[2])
+        out.mkdir(parents=True)
+        seconds = 20.0 if "+experiment=yona_mnist_halves" in command else 10.0
+        facts = {"plan": {"images": 5, "passes": 100, "seconds": 12.0}, "timings": {"data": 1, growth.STAGE: seconds}}
+        (out / "run.json").write_text(json.dumps(facts))
+        return 700.0
+
+    monkeypatch.setattr(plans, "watched", run)
+    plans.main(["--out", str(tmp_path)])
+    page = (tmp_path / "plan.md").read_text()
+    assert "more than 1.5 x off: salrun +experiment=yona_mnist_halves scale=laptop\n" in page
+    assert "left out: +experiment=tomsett_cifar10 scale=smoke: no CIFAR-10 here\n" in page
+    assert [row["ratio"] for row in common.read_table(tmp_path / "plan", ["run"])] == [1.2, 0.6, 1.2]
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
