@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.warm import warm_salrun
+
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND = Path(sys.executable).with_name("salrun")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -19,13 +25,48 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Path]:
+    """A `salrun` that is spared its imports; where processes with torch cannot be forked, the console script."""
+    if sys.platform == "linux":
+        with warm_salrun() as script:
+            yield script
+    else:
+        yield COMMAND
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """(name, make) -> a folder that `make` filled once for all workers; to be copied by who changes it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        place = shared / "once" / name
+        place.parent.mkdir(exist_ok=True)
+        with open(place.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not place.exists():
+                half = place.with_suffix(".half")
+                shutil.rmtree(half, ignore_errors=True)
+                half.mkdir()
+                make(half)
+                half.rename(place)
+        return place
+
+    return folder
+
+
 @pytest.fixture
-def salrun_command(tmp_path: Path):
-    """Run the real console script in a folder of its own; returns the finished process."""
+def salrun_command(tmp_path: Path, warm: Path):
+    """Run a command in a folder of its own; returns the finished process."""
 
     def run(*words: str, cwd: Path | None = None, timeout: float = 300, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [str(Path(sys.executable).with_name("salrun")), *words],
+            [str(warm), *words],
             cwd=cwd or tmp_path,
             env=command_env(tmp_path, **env),
             capture_output=True,
