@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests import fake_data
-from tests.conftest import ROOT, command_env
+from tests.conftest import ROOT, Once, command_env
 
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 SKIPPED = {
-    "salrun +experiment=smerf_complex_cr2": "19 methods: half a minute even at smoke scale; test_run.py has its like",
+    "salrun +experiment=smerf_complex_cr2": "19 methods: half a minute even at smoke scale; test_wheel.py has its like",
     "salrun +experiment=smerf_complex_cr2 scale=laptop": "the same at smoke scale",
     "salrun -m +experiment=smerf_simple_fr,smerf_simple_nr seed=0,1,2": "six jobs, four of which train a model",
     "salrun collect outputs/smerf_simple_fr/latest outputs/smerf_simple_nr/latest": "joins what the sweep would make",
@@ -97,9 +97,9 @@ def small(command: str) -> str:
     return " ".join([command, *(words for key, words in SMALLER.items() if key in command)])
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("docs")
+@pytest.fixture(scope="session")
+def store(once: Once) -> Path:
+    return once("docs", lambda folder: None)
 
 
 def test_every_command_is_known() -> None:
@@ -128,20 +128,20 @@ def test_every_make_target_is_there() -> None:
         assert result.returncode == 0 and result.stdout.strip(), f"make {target}: {result.stderr}"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_data.write_all(tmp_path_factory.mktemp("data"))
+@pytest.fixture(scope="session")
+def data(once: Once) -> Path:
+    return once("data", fake_data.write_all)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*COMMANDS, *SNIPPETS}))
-def test_page(name: str, store: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page(name: str, warm: Path, store: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = read((ROOT / name).read_text(encoding="utf-8"))
     for path, body in page.files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(body, encoding="utf-8")
     env = command_env(store, SALRUN_DATA=str(data))
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+    env["PATH"] = os.pathsep.join([str(warm.parent), str(Path(sys.executable).parent), env["PATH"]])
     done = 0
     for command in page.commands:
         if command in SKIPPED:

@@ -78,6 +78,7 @@ def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_it_runs_in_a_new_environment_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+    """The named example: 17 rows of the paper, two controls, six metrics in two readings; from shipped weights."""
     home, folder = tmp_path / "venv", tmp_path / "elsewhere"
     folder.mkdir()
     venv.create(home, with_pip=False)
@@ -96,6 +97,9 @@ def test_it_runs_in_a_new_environment_from_another_folder(wheel: Path, tmp_path:
     assert run.done and run.facts["problems"] == [] and run.facts["commit"] is None
     assert list(run.cells["source"]) == ["shipped"]
     assert run.scores["method"].nunique() == 19
+    assert set(run.scores["metric"]) == {"pafl", "safl", "pmafl", "smafl", "piou", "siou"}
+    assert set(run.scores["mode"]) == {"code", "paper"} and set(run.scores["score"]) == {""}
+    assert run.facts["models"]["model"]["source"] == "shipped"
     where = "import salrun, salrun.config.catalogue; print(salrun.__file__); print(salrun.config.catalogue.conf_dir())"
     said = subprocess.run([str(python), "-c", where], cwd=folder, env=env, capture_output=True, text=True).stdout
     assert all(line.startswith(os.path.realpath(packages)) for line in said.split()), said
