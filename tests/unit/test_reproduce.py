@@ -45,7 +45,8 @@ def test_every_run_of_every_campaign_composes(reproduce: ModuleType) -> None:
         for job in reproduce.wanted(paper, scale, [0], [], [], group)
     }
     for job in jobs:
-        check(compose_config(list(job)))
+        if len(job) > 3:  # more than an experiment, its scale and seed: those are composed by tests/config
+            check(compose_config(list(job)))
     experiments = {job[0].removeprefix("+experiment=") for job in jobs}
     assert experiments == set(names("experiment"))
 
