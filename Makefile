@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help quickstart install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
-.PHONY: bench-growth bench-plan evidence clean
+.PHONY: bench-growth bench-plan bench-numerics evidence clean
 
 help: ## what there is
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -75,6 +75,9 @@ bench-growth: $(STAMP) ## time and memory against images, pixels, methods, masks
 
 bench-plan: $(STAMP) ## whole runs beside what their plans said
 	$(BIN)/python scripts/bench_plan.py --out docs/results/bench
+
+bench-numerics: $(STAMP) ## what half precision does to each paper's metrics
+	$(BIN)/python scripts/bench_numerics.py --out docs/results/bench
 
 data-%: $(VENV)/.quick ## data-mnist|cifar10|tinyimagenet: download and verify a data set
 	$(BIN)/python scripts/get_data.py $*

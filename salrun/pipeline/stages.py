@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIT_BATCH = 50
+FEW = 1000  # forward passes of a model: to prove that a copy is the same would take longer than it saves
 OWN = "model"  # the role of the run's own model
 
 
@@ -154,10 +155,12 @@ class Stages:
     def folded(self, role: str = OWN) -> Classifier:
         """The copy of a model for exact work there and back; its fingerprint says how it was made. Or the model."""
         if role not in self._folded:
-            model = self.models[role]
-            read = {str(getattr(part.method, "layer", "")) for part in self.cell.methods}
-            keep = {model.layers.get(layer, layer) for layer in read}
-            self._folded[role] = folded_copy(model, self._first_images[:2], keep)
+            model, data = self.models[role], self.cell.dataset
+            methods = [part.method for part in self.cell.methods]
+            planned = sum(method.passes(model, data.shape) for method in methods if method.foldable)
+            keep = {model.layers.get(layer, layer) for layer in (str(getattr(m, "layer", "")) for m in methods)}
+            enough = planned * len(data.explained()) >= FEW
+            self._folded[role] = folded_copy(model, self._first_images[:2], keep) if enough else model
         return self._folded[role]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from salrun.errors import SalrunError
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -19,6 +20,7 @@ import bench_common as common
 import bench_growth as growth
 import bench_methods as methods
 import bench_metrics as metrics
+import bench_numerics as numerics
 import bench_plan as plans
 
 MODEL_FREE = {"edge", "random", "oracle", "all_lit", "fake_cam"}
@@ -268,6 +270,21 @@ def test_a_plan_that_was_wrong_is_named(tmp_path, monkeypatch):
     assert "more than 1.5 x off: salrun +experiment=yona_mnist_halves scale=laptop\n" in page
     assert "left out: +experiment=tomsett_cifar10 scale=smoke: no CIFAR-10 here\n" in page
     assert [row["ratio"] for row in common.read_table(tmp_path / "plan", ["run"])] == [1.2, 0.6, 1.2]
+
+
+def test_effects_of_half_precision_are_told_and_not_refused(tmp_path, monkeypatch):
+    def found(words, store):
+        if "+experiment=tomsett_cifar10" in words:
+            raise SalrunError("no CIFAR-10 here")
+        effect = {"metric": "deletion", "shift": 0.3, "rank": 0.97, "images": 16, "small": False}
+        return [effect] if "+experiment=zhang_fidelity" in words else []
+
+    monkeypatch.setattr(numerics, "effects", found)
+    numerics.main(["--out", str(tmp_path)])
+    page = (tmp_path / "numerics.md").read_text()
+    assert "0 of 1 scores within the bounds, largest shift 0.3 standard errors, lowest rank 0.970, 16 images" in page
+    assert "nothing is computed in half precision" in page and "- left out: tomsett: no CIFAR-10 here\n" in page
+    assert len(common.read_table(tmp_path / "numerics", ["run"])) == 2
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy
 from salrun.pipeline import cell as pipeline
 from salrun.pipeline import numerics as numerics_module
+from salrun.pipeline import stages as stages_of_cell
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.facts import cell_table
 from salrun.pipeline.numerics import CERTAIN, Effect, Numerics, compare, measure, probe, refuse_large
@@ -61,6 +62,12 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     """The stages of an exact cell whose model is at hand."""
     made = build(config(tmp_path_factory.mktemp("numerics")))
     return Stages(made, {role: model.classifier for role, model in pipeline.obtain_models(made).items()})
+
+
+@pytest.fixture(autouse=True)
+def _copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies are made even for the few images of these tests."""
+    monkeypatch.setattr(stages_of_cell, "FEW", 0)
 
 
 def turned(stages: Stages, folder: Path, model: Classifier | None = None, **changes: Any) -> Stages:
@@ -114,6 +121,16 @@ def test_what_a_method_explains(exact: Stages, tmp_path: Path, numerics: str, ki
     if (numerics, kind) in HALF:
         stages.map(result, spy, exact=True)
         assert spy.method.seen is (stages.folded() if kind is Forward else model)
+
+
+def test_little_work_is_done_on_the_model_itself(
+    exact: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, images = method_part(Foldable()), len(exact.cell.dataset.explained())
+    for few, copied in ((3 * images, True), (3 * images + 1, False)):
+        monkeypatch.setattr(stages_of_cell, "FEW", few)
+        stages = turned(exact, tmp_path, methods=[part])
+        assert (stages.network_of("model", part) is not stages.models["model"]) is copied
 
 
 def test_where_nothing_is_faster_methods_explain_no_half(
