@@ -18,6 +18,7 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one_hot, ordinary, pullback, trace
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked
+from salrun.methods.relevance import part
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, Space, check_targets
 from salrun.ranges import AtLeast
@@ -134,16 +135,12 @@ def cross_max(op: Op) -> Step:
     op.reference, winner0 = pool(x0, *op.args[1:], **settings)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        dy = y - op.run.paired(op.reference)
-        index = torch.where(dy > 0, winner, op.run.paired(winner0))
-        dx = at(x, index) - at(op.run.paired(x0).expand(x.shape), index)
-        return (to_pixels(ratio(dy.mul_(m), dx, 1e-7, torch.zeros_like(dx[:1])), index),)
+        dx, dy = x - op.run.paired(x0), y - op.run.paired(op.reference)
+        given = at_pixels(m * part(dy, 1), winner)
+        given += at_pixels(m * part(dy, -1), op.run.paired(winner0).expand(y.shape))
+        return (ratio(given, dx, 1e-7, torch.zeros_like(dx[:1])),)
 
-    def at(t: Tensor, index: Tensor) -> Tensor:
-        """The pixel of each window that has the given index."""
-        return t.flatten(2).gather(2, index.flatten(2)).view_as(index)
-
-    def to_pixels(signal: Tensor, index: Tensor) -> Tensor:
+    def at_pixels(signal: Tensor, index: Tensor) -> Tensor:
         """The signal of each window, added at its pixel of the given index."""
         if op.name == "max_pool2d" and x.dim() == 4:
             size, stride, *rest = (op.argument(k, name, default) for k, (name, default) in enumerate(_WINDOW, 1))
