@@ -283,7 +283,8 @@ def main(argv: list[str] | None = None) -> int:
         if options.measure:
             measure()
         if options.hours is not None:
-            signal.signal(signal.SIGTERM, _interrupt)
+            for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background job ignores SIGINT, and so would runs
+                signal.signal(number, _interrupt)
             jobs = options.jobs or fastest()
             return convey(options.papers or PAPERS, options.hours, jobs, options.dry_run, more)
     except SalrunError as fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -242,3 +243,14 @@ def test_mistakes_are_told(conveyor: ModuleType, capsys: pytest.CaptureFixture) 
         with pytest.raises(SystemExit):
             conveyor.main(wrong)
     assert "unknown paper 'smurf'; known: smerf, tomsett, yona, zhang" in capsys.readouterr().err
+
+
+def test_a_background_job_can_be_interrupted(reproduce: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells start those with SIGINT ignored, which every run would inherit."""
+    monkeypatch.setattr(reproduce, "convey", lambda *given: signal.raise_signal(signal.SIGINT))
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert reproduce.main(["--hours", "1"]) == 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
