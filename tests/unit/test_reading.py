@@ -14,6 +14,7 @@ from salrun.config.check import check
 from salrun.config.compose import compose_config
 from salrun.pipeline import cell as pipeline
 from salrun.pipeline.build import build
+from salrun.pipeline.plan import plan
 from salrun.pipeline.reading import Reader
 from salrun.pipeline.stages import Result, Stages, tiles_of
 from salrun.types import Batch
@@ -119,7 +120,8 @@ def test_a_run_reads_every_tile_once_for_all_models_and_the_same(
     def results(pays: bool) -> list[Result]:
         stages = Stages(cell, {"model": model, "twin": model})
         stages.reader.pays = pays
-        return list(pipeline.explain_and_score(cell, stages, tiles_of(cell)))
+        work = tiles_of(cell)
+        return list(pipeline.explain_and_score(cell, stages, work, plan(cell, stages, work)))
 
     plain, ahead = results(False), results(True)
     assert read == [tile.ids for tile in tiles_of(cell)] * 2
