@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from salrun.rng import Draws
 
 log = logging.getLogger(__name__)
+LEAST = 1e-12  # of a variance
 
 
 def go_on(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Tensor:
@@ -47,13 +48,21 @@ def go_on(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Tenso
     return logits
 
 
-def takes_channels_last(model: Classifier, layer: str, point: Tensor, output: Tensor) -> bool:
-    """Does the network behind `layer` run on features whose channels are last in memory? (`view` may refuse them.)"""
-    try:
-        go_on(model, layer, point[:1], output[:1].clone(memory_format=torch.channels_last))
-    except RuntimeError:
-        return False
-    return True
+def entry(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Callable[[Tensor], Tensor]:
+    """How features whose channels are last in memory enter the network behind `layer`, on the way that costs least.
+
+    As they are; copied, where the network changes them in place; or with channels first (`view` may refuse them last).
+    """
+    if output.device.type == "cpu":
+        with torch.enable_grad():
+            leaf = output[:1].clone(memory_format=torch.channels_last).requires_grad_(True)
+            for way in (lambda z: z, torch.clone):
+                try:
+                    go_on(model, layer, point[:1], way(leaf))
+                except RuntimeError:
+                    continue
+                return way
+    return lambda z: z.clone(memory_format=torch.contiguous_format)
 
 
 def is_cut(model: Classifier, layer: str, point: Tensor, output: Tensor) -> bool:
@@ -111,18 +120,37 @@ def blur_matrix(size: int, sigma: float, like: Tensor) -> Tensor:
     return functional.conv1d(padded, (kernel / kernel.sum()).view(1, 1, -1)).squeeze(1).T
 
 
-def information(r: Tensor, keep: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """KL(N(keep u, (1 - keep)^2) || N(0, 1)), u = (r - mean) / std, in nats: what the noise lets through."""
-    variance = ((1 - keep) ** 2).clamp(min=1e-12)
-    return -0.5 * (1 + variance.log() - (keep * (r - mean) / std) ** 2 - variance)
+def blurred(t: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`rows` over the first, `columns` over the second axis of (B, h, w, C)."""
+    return columns @ (rows @ t.flatten(2)).view_as(t)
 
 
-def adam(moments: tuple[Tensor, Tensor], gradient: Tensor, step: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Adam (Kingma and Ba 2015, default constants), element by element: new moments and the direction to subtract."""
-    first = 0.9 * moments[0] + 0.1 * gradient
-    second = 0.999 * moments[1] + 0.001 * gradient**2
-    corrected = (second / (1 - 0.999**step)).sqrt() + 1e-8
-    return (first, second), first / (1 - 0.9**step) / corrected
+def information(keep: Tensor, u: Tensor) -> Tensor:
+    """KL(N(keep u, (1 - keep)^2) || N(0, 1)), in nats: what the noise lets through of a feature of u deviations."""
+    variance = ((1 - keep) ** 2).clamp(min=LEAST)
+    return -0.5 * (1 + variance.log() - (keep * u) ** 2 - variance)
+
+
+def information_slope(keep: Tensor, u: Tensor) -> Tensor:
+    """d/d keep of `information`: keep u^2 + 1 / (1 - keep) - (1 - keep), the first alone where no noise is left."""
+    rest = 1 - keep
+    noisy = rest.square().ge(LEAST)
+    return torch.where(noisy, 1 / rest - rest, 0).addcmul_(keep, u.square())
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, default constants), element by element."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.first, self.second, self.step = torch.zeros_like(like), torch.zeros_like(like), 0
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """What to subtract, times the rate."""
+        self.step += 1
+        self.first.lerp_(gradient, 0.1)
+        self.second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        corrected = (self.second / (1 - 0.999**self.step)).sqrt_().add_(1e-8)
+        return torch.div(self.first, corrected, out=corrected).div_(1 - 0.9**self.step)
 
 
 @dataclass
@@ -171,51 +199,44 @@ class IBA(Method):
             )
         point = model.normalise(x)
         cut = is_cut(model, layer, point, output)
-        relay = x.device.type != "cpu" or not takes_channels_last(model, layer, point, output)
+        enter = entry(model, layer, point, output)
         # From here on channels are last, (B, h, w, C): the layout in which a processor's convolutions are fastest.
         r = output.movedim(1, -1).contiguous()
         mean, std, active = (t.movedim(0, -1).to(r).contiguous() for t in (stats.mean, stats.std, stats.active))
         std = std.clamp(min=self.min_std)
+        u = (r - mean) / std
         rows, columns = (blur_matrix(size, self.sigma, r) for size in r.shape[1:3])
-
-        def keep_and_nats(alpha: Tensor) -> tuple[Tensor, Tensor]:
-            keep = columns @ (rows @ alpha.sigmoid().flatten(2)).view_as(alpha)
-            return keep, information(r, keep, mean, std) * active
 
         def loss_gradient(keep: Tensor, step: int) -> Tensor:
             """d/d keep of -log p_c, averaged over the copies, by way of z = m + s n, n ~ N(0, 1)."""
             m, s = torch.lerp(mean, r, keep) * active, (1 - keep) * std * active  # inactive neurons: 0
-            total_m, total_s = torch.zeros_like(keep), torch.zeros_like(keep)
+            by_m, by_s = torch.zeros_like(keep), torch.zeros_like(keep)
 
             def add(images: slice, part: slice) -> None:
                 k = part.stop - part.start
                 start = (step * self.copies + part.start) * r[0].numel()
                 normal = rng[images].normal("iba", (k, *r.shape[1:]), start, shared=self.noise == "shared").to(r)
                 before = point[:1] if cut else point[images].repeat_interleave(k, 0)
+                z = torch.addcmul(m[images, None], s[images, None], normal)
                 with torch.enable_grad():
-                    middle, spread = (t[images, None].detach().requires_grad_(True) for t in (m, s))
-                    z = torch.addcmul(middle, spread, normal).movedim(-1, 2)
-                    z = z.contiguous() if relay else z
-                    z = z.clamp(min=0) if self.relu else z
-                    p = log_probability(lambda output: go_on(model, layer, before, output), z, target[images])
-                    by_m, by_s = torch.autograd.grad(-p.sum() / self.copies, (middle, spread))
-                total_m[images].add_(by_m.squeeze(1))
-                total_s[images].add_(by_s.squeeze(1))
+                    leaf = z.movedim(-1, 2).requires_grad_(True)
+                    features = enter(leaf.clamp(min=0) if self.relu else leaf)
+                    p = log_probability(lambda output: go_on(model, layer, before, output), features, target[images])
+                    by_z = torch.autograd.grad(-p.sum() / self.copies, leaf)[0].movedim(2, -1)
+                by_m[images].add_(by_z.sum(1))
+                by_s[images].add_(torch.mul(by_z, normal, out=z).sum(1))
 
             run_grid(add, len(x), self.copies, fitted.chunk)
-            return (total_m * (r - mean) - total_s * std) * active
+            return by_m.mul_(u).sub_(by_s).mul_(std)
 
-        alpha = torch.full_like(r, self.initial_alpha)
-        moments = torch.zeros_like(r), torch.zeros_like(r)
+        alpha, adam = torch.full_like(r, self.initial_alpha), Adam(r)
         for step in range(1, self.steps):
-            with torch.enable_grad():
-                leaf = alpha.requires_grad_(True)
-                keep, nats = keep_and_nats(leaf)
-                pull = loss_gradient(keep.detach(), step)
-                loss = (pull * keep).sum() + self.beta * nats.flatten(1).mean(1).sum()
-                gradient = torch.autograd.grad(loss, leaf)[0]
-            moments, direction = adam(moments, gradient, step)
-            alpha = alpha.detach() - self.lr * direction
-        bits = keep_and_nats(alpha)[1].sum(-1).unsqueeze(1) / math.log(2)
+            gate = alpha.sigmoid()
+            keep = blurred(gate, rows, columns)
+            by_keep = loss_gradient(keep, step).add_(information_slope(keep, u), alpha=self.beta / r[0].numel())
+            gradient = blurred(by_keep.mul_(active), rows.T, columns.T).mul_(gate).mul_(1 - gate)
+            alpha.sub_(adam.direction(gradient), alpha=self.lr)
+        nats = information(blurred(alpha.sigmoid(), rows, columns), u) * active
+        bits = nats.sum(-1).unsqueeze(1) / math.log(2)
         density = bits * (bits.shape[2] * bits.shape[3] / (x.shape[2] * x.shape[3]))
         return functional.interpolate(density, size=x.shape[2:], mode="bilinear", align_corners=False)

@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
 from salrun.errors import SalrunError
-from salrun.methods.iba import IBA, adam, blur_matrix, fit_feature_stats, information, is_cut
+from salrun.methods.iba import IBA, Adam, blur_matrix, fit_feature_stats, information, information_slope, is_cut
 from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
@@ -147,15 +147,21 @@ def test_information_is_the_divergence_of_two_normals():
     std = 0.1 + torch.rand(3, 4, 5, generator=generator, dtype=torch.float64)
     passed = Normal(keep * r + (1 - keep) * mean, (1 - keep) * std)
     expected = kl_divergence(passed, Normal(mean, std))
-    torch.testing.assert_close(information(r, keep, mean, std), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(information(keep, (r - mean) / std), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_gate_wide_open_passes_a_finite_amount():
     one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
-    found = information(one, one, torch.zeros(1, 1, 1, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64))
     torch.testing.assert_close(
-        found.squeeze(), torch.tensor(-0.5 * (1 + math.log(1e-12) - 1 - 1e-12), dtype=torch.float64)
+        information(one, one).squeeze(), torch.tensor(-0.5 * (1 + math.log(1e-12) - 1 - 1e-12), dtype=torch.float64)
     )
+
+
+def test_the_slope_of_the_information_is_its_derivative():
+    keep = torch.tensor([0.0, 0.3, 0.9, 1 - 1e-5, 1 - 1e-7, 1.0], dtype=torch.float64, requires_grad=True)
+    u = torch.tensor([-2.0, 0.5, 3.0, 1.0, 2.0, 1.5], dtype=torch.float64)
+    expected = torch.autograd.grad(information(keep, u).sum(), keep)[0]
+    torch.testing.assert_close(information_slope(keep.detach(), u), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("height", "width", "sigma"), [(6, 7, 1.0), (3, 9, 1.0), (8, 8, 1.6), (5, 5, 0.4)])
@@ -175,13 +181,12 @@ def test_blur_is_a_gaussian_convolution_with_reflected_borders(height, width, si
 def test_adam_equals_torch():
     generator = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.rand(4, 5, generator=generator, dtype=torch.float64))
-    own, moments = parameter.detach().clone(), (torch.zeros_like(parameter), torch.zeros_like(parameter))
+    own, adam = parameter.detach().clone(), Adam(parameter.detach())
     optimizer = torch.optim.Adam([parameter], lr=0.7)
     for step in range(1, 8):
         parameter.grad = torch.randn(4, 5, generator=generator, dtype=torch.float64) * 10.0 ** (step - 4)
         optimizer.step()
-        moments, direction = adam(moments, parameter.grad, step)
-        own -= 0.7 * direction
+        own -= 0.7 * adam.direction(parameter.grad)
     torch.testing.assert_close(own, parameter.detach(), rtol=1e-12, atol=1e-14)
 
 
