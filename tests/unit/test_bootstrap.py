@@ -97,3 +97,15 @@ def test_monte_carlo_error_is_the_spread_of_the_ends():
 def test_an_impossible_level_is_named(level):
     with pytest.raises(SalrunError, match=f"got {level}"):
         percentile_interval(np.zeros((3, 1)), level)
+
+
+def test_undefined_draws_are_left_out_column_by_column():
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(501, 7))
+    draws[rng.random(draws.shape) < [0, 0.1, 0.5, 0.9, 0.99, 1, 0]] = np.nan
+    low, high = percentile_interval(draws, 0.9)
+    expected = np.full((2, 7), np.nan)
+    some = ~np.isnan(draws).all(axis=0)
+    expected[:, some] = np.nanquantile(draws[:, some], [(1 - 0.9) / 2, (1 + 0.9) / 2], axis=0)
+    np.testing.assert_array_equal([low, high], expected)
+    np.testing.assert_array_equal(percentile_interval(draws[:, 2], 0.9), expected[:, 2])
