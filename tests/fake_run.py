@@ -93,7 +93,9 @@ def make_run(
         "versions": {"salrun": "0.1.0", "torch": "2.9.1", "python": "3.12.4"}, "metrics": metrics,
         "timings": {"data": 2.1, "model": 41.0, "maps": 512.5, "scores": 168.4},
         "methods": {m["name"]: {**m, "target": "predicted", "options": {}} for m in listed},
-        "verification": {"model": {"split": "validation", "n": 6000, "accuracy": 0.9931, "groups": {"1": 0.99},
+        "controls": [m for m in methods if m in ("edge", "random")],
+        "verification": {"model": {"split": "validation", "n": 6000, "classes": 2, "accuracy": 0.9931,
+                                   "groups": {"1": 0.99},
                                    "gate": {"accuracy": 0.98, "group": 0.9}, "passed": True, "reason": ""}},
     }  # fmt: skip
     frame = pd.DataFrame({"cell": ABOUT["cell"], **about, "confidence": rng.uniform(0.6, 1, n_images)})

@@ -27,6 +27,7 @@ from salrun.stats.reliability import (
     internal_consistency,
     mean_pairwise,
     rankings,
+    same_for_all,
     wide,
 )
 from salrun.store.files import write_atomic
@@ -100,7 +101,7 @@ def reliability(
     for keys, matrix in wide(scored.scores, nan_to_zero):
         series = Series(*(str(keys[name]) for name in SERIES))
         direction: Direction = scored.directions.get((series.metric, series.mode, series.score), "none")
-        if direction == "none" or matrix.shape[1] < 2 or _same_for_all(matrix):
+        if direction == "none" or matrix.shape[1] < 2 or same_for_all(matrix):
             continue
         cell = tuple(keys[k] for k in CELL)
         cells.setdefault(cell, {})[series] = (matrix, direction)
@@ -236,11 +237,6 @@ def _subsets(images: pd.Index, about: pd.DataFrame | None) -> dict[str, np.ndarr
         chosen["low confidence"] = (there["confidence"] <= LOW_CONFIDENCE).to_numpy()
         chosen |= {f"group {g}": (there["group"] == g).to_numpy() for g in sorted(there["group"].dropna().unique())}
     return {name: mask for name, mask in chosen.items() if mask.any()}
-
-
-def _same_for_all(matrix: pd.DataFrame) -> bool:
-    """A baseline that does not depend on the method is no judge of methods."""
-    return bool((matrix.max(axis=1) == matrix.min(axis=1)).where(matrix.notna().any(axis=1), True).all())
 
 
 def _pairs(matrix: pd.DataFrame) -> pd.DataFrame:

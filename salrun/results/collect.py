@@ -174,6 +174,7 @@ def common_facts(runs: Sequence[Run]) -> dict[str, Any]:
     common["numerics"] = {"mode": ", ".join(sorted({run.numerics for run in runs}))}
     common["commands"] = [run.facts.get("command", "") for run in runs]
     common["methods"] = {name: about for run in runs for name, about in run.methods.items()}
+    common["controls"] = sorted({name for run in runs for name in run.controls})
     common["metrics"] = list({json.dumps(m, sort_keys=True): m for run in runs for m in run.metrics}.values())
     return common
 

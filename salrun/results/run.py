@@ -24,6 +24,7 @@ from salrun.errors import SalrunError
 from salrun.results.maps import KeptMaps
 from salrun.results.tables import CURVES, NUMERICS, SCHEMA
 
+MODEL_BLIND = ("salrun.methods.baselines.", "salrun.methods.cam.FakeCAM")  # beginnings of classes
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
 
 
@@ -108,6 +109,13 @@ class Run:
     def methods(self) -> dict[str, dict[str, Any]]:
         """Method -> label, view, target, signed, options."""
         return dict(self.facts.get("methods") or {})
+
+    @property
+    def controls(self) -> list[str]:
+        """The methods that are there to be compared with: those the run names so, and maps that see no model."""
+        named = self.facts.get("controls") or ()
+        classes = {name: str((about.get("options") or {}).get("_target_")) for name, about in self.methods.items()}
+        return [name for name, target in classes.items() if name in named or target.startswith(MODEL_BLIND)]
 
     # -- tables --------------------------------------------------------------------------------------------------------
 

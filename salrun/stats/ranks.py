@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from salrun.errors import SalrunError, unknown
 from salrun.stats.bootstrap import DRAWS, Floats, mean_interval
@@ -40,11 +39,15 @@ def _wilcoxon(d: Floats) -> float:
         return float("nan")
     if not d.any():
         return 1.0
+    from scipy import stats  # here: it takes as long to import as a warm run to compute
+
     return _wilcoxon_exact(d[d != 0]) if d.size <= EXACT else float(stats.wilcoxon(d).pvalue)
 
 
 def _wilcoxon_exact(d: Floats) -> float:
     """Over all 2^n signs, ties or not: what scipy does for so few, with ties a thousand times slower."""
+    from scipy import stats
+
     ranks = stats.rankdata(np.abs(d))
     signs = np.arange(2**d.size)[:, None] >> np.arange(d.size) & 1
     sums, observed = signs @ ranks, ranks[d > 0].sum()
@@ -74,11 +77,12 @@ def compare_methods(
     test: Test = "wilcoxon",
     level: float = 0.95,
     draws: int = DRAWS,
+    flips: int | None = None,
 ) -> pd.DataFrame:
     """Every two methods on the images both have a score for (images x methods, higher = better).
 
     One row per pair: the mean difference with its paired bootstrap interval, the share of images that prefer the first
-    (ties count half), p and Holm's corrected p over all pairs.
+    (ties count half), p and Holm's corrected p over all pairs. `flips`: of the sign-flip test (default: `draws`).
     """
     if test not in TESTS:
         raise unknown("test", test, TESTS, "compare_methods")
@@ -88,7 +92,7 @@ def compare_methods(
     first, second = (scores[[pair[k] for pair in pairs]].to_numpy(dtype=np.float64) for k in (0, 1))
     difference = first - second
     interval = mean_interval(difference, rng, level, draws)
-    p = wilcoxon(difference) if test == "wilcoxon" else sign_flip(difference, rng, draws)
+    p = wilcoxon(difference) if test == "wilcoxon" else sign_flip(difference, rng, flips or draws)
     wins = (difference > 0).sum(axis=0) + 0.5 * (difference == 0).sum(axis=0)
     corrected = holm(p)
     return pd.DataFrame(

@@ -174,6 +174,11 @@ def wide(scores: pd.DataFrame, nan_to_zero: bool = False) -> Iterator[tuple[dict
         yield dict(zip([*CELL, *SERIES], keys, strict=True)), matrix.fillna(0.0) if nan_to_zero else matrix
 
 
+def same_for_all(matrix: pd.DataFrame) -> bool:
+    """Whether a series (images x methods) does not depend on the method: a baseline is no judge of methods."""
+    return bool((matrix.max(axis=1) == matrix.min(axis=1)).where(matrix.notna().any(axis=1), True).all())
+
+
 def internal_consistency(series: Mapping[str, tuple[pd.DataFrame, Direction]]) -> pd.DataFrame:
     """Spearman over images between every two metrics, for each method.
 
