@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from salrun.config.catalogue import names, part_config
 from salrun.config.copies import KEY as COPIES
 from salrun.config.copies import with_copies
 from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, TRANSFORMED
@@ -60,7 +61,19 @@ def check(cfg: DictConfig) -> dict[str, Any]:
                 raise SalrunError(f"{where}: the name of a variant must be text, got {variant!r}: quote it")
             merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
             check_parameters(spec["_target_"], merged, where, OF_METRIC)
-    return with_copies(config)
+    return with_copies(_with_controls(config))
+
+
+def _with_controls(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with its controls among the methods; where no metric is chosen there is nothing to compare."""
+    missing = [name for name in config["controls"] or () if name not in config["methods"]] if config["metrics"] else []
+    methods = dict(config["methods"])
+    for name in missing:
+        spec = part_config("methods", name, config["scale"])
+        if spec is None:
+            raise unknown("control", name, names("methods"), f"controls=[{','.join(config['controls'])}]")
+        methods[name] = spec
+    return config | {"methods": methods}
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

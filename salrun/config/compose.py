@@ -136,6 +136,7 @@ def _composed(overrides: Sequence[str], folders: tuple[Path, ...]) -> DictConfig
         raise SalrunError(told) from fault
     _check_keys(whole, plain, search, folders)
     _check_variants(plain, whole)
+    _check_views(plain, whole)
     return whole
 
 
@@ -260,6 +261,16 @@ def _check_variants(plain: Sequence[str], cfg: DictConfig) -> None:
             raise SalrunError(
                 f"metrics.{name}.{key} has no effect: each variant sets its own; use metrics.{name}.variants.<name>."
                 f"{key} (variants: {', '.join(map(str, variants))})"
+            )
+
+
+def _check_views(plain: Sequence[str], cfg: DictConfig) -> None:
+    """A view that is typed for one method is read only where methods keep their own."""
+    for override in map(_parsed, plain):
+        if re.fullmatch(r"methods\.\w+\.view", override.key_or_group) and cfg.get("view") != "method":
+            raise SalrunError(
+                f"{override.key_or_group} has no effect: all methods are read through view={cfg.get('view')}; add "
+                "view=method to give each its own"
             )
 
 

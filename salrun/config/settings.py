@@ -20,7 +20,9 @@ from salrun.ranges import AtLeast, readable
 def setting(default: Any, about: str, deviates: bool = False, added: bool = False) -> Any:
     """A field: its default, what it is, whether setting it deviates from a paper, whether only experiments add it."""
     metadata = {"about": about, "deviates": deviates, "added": added}
-    given: dict[str, Any] = {"default_factory": dict} if default == {} else {"default": default}
+    given: dict[str, Any] = {"default": default}
+    if isinstance(default, dict | list):
+        given = {"default_factory": lambda: type(default)(default)}
     return field(**given, metadata=metadata)
 
 
@@ -49,6 +51,15 @@ class Settings:
         deviates=True,
     )
 
+    view: str = setting(
+        "max_abs",
+        "what a metric without a view of its own reads of all maps (salrun list views); method: each method's own",
+        deviates=True,
+    )
+    controls: list[str] | None = setting(
+        ["random"], "methods added to be compared with; []: none. Experiments of papers name theirs", deviates=True
+    )
+
     device: str = setting("auto", "auto | cuda | mps | cpu")
     precision: Literal["float32", "float64"] = setting("float32", "of the model and its maps")
     threads: Annotated[int, AtLeast(1)] | None = setting(None, "CPU threads of this job; null: torch's default")
@@ -67,6 +78,7 @@ class Settings:
     shard: Any = setting(None, "i/n: do only every n-th tile")
     plan: bool = setting(False, "print what it would cost, and stop")
     report: bool = setting(True, "write report.html")
+    verbose: bool = setting(False, "say everything on the console: every deviation, how the model was made faster")
 
     data_root: str = setting("~/.cache/salrun/data", "where data sets are; SALRUN_DATA sets it too")
     cache_dir: str = setting("~/.cache/salrun/store", "where what was computed is kept; SALRUN_CACHE sets it too")

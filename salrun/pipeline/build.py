@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from salrun.config.parts import MethodPart, MetricPart, dataset_part, method_part, metric_parts, recipe_part
+from salrun.config.parts import MethodPart, MetricPart, dataset_part, method_part, metric_parts, recipe_part, view_part
 from salrun.config.settings import parse_shard
 from salrun.errors import SalrunError, unknown
 from salrun.store.entries import Store
@@ -53,6 +53,9 @@ def build(config: dict[str, Any]) -> Cell:
     """Instantiate everything; ranges and capabilities are checked here, before any data or model work."""
     methods = [method_part(spec, name=name, target=config["target"]) for name, spec in config["methods"].items()]
     metrics = [part for name, spec in (config.get("metrics") or {}).items() for part in metric_parts(spec, name=name)]
+    if config["view"] != "method":
+        common = view_part(config["view"], "view")
+        metrics = [replace(part, view=common) if part.view == "method" else part for part in metrics]
     others = {name: recipe_part(spec, where=f"others.{name}") for name, spec in (config.get("others") or {}).items()}
     cell = Cell(
         name=config["name"],
