@@ -14,6 +14,7 @@ from salrun.models.recipe import Obtained
 from salrun.pipeline.build import Cell
 from salrun.pipeline.numerics import Numerics
 from salrun.results.tables import ALL, CELLS, KEY
+from salrun.results.trust import asked, doubts
 from salrun.store.entries import canonical
 from salrun.types import Deviating
 
@@ -51,13 +52,22 @@ def cell_table(cell: Cell, obtained: Mapping[str, Obtained], numerics: Numerics)
     return table[[*CELLS, *(name for name in table if name not in CELLS)]]
 
 
-def model_table(cells: pd.DataFrame, obtained: Mapping[str, Obtained]) -> pd.DataFrame:
-    """Accuracy in all and per group, paired flips, and shares of sure and unsure answers, of every model."""
+def model_table(
+    cells: pd.DataFrame, obtained: Mapping[str, Obtained], images: pd.DataFrame, checks: Mapping[str, dict[str, Any]]
+) -> pd.DataFrame:
+    """Accuracy in all and per group, paired flips, and shares of sure and unsure answers, of every model.
+
+    `verified`: it passed a gate that was asked for, and nothing speaks against it; `in_doubt`: what does, of the run's
+    own model (the others are there to be compared with, untrained ones among them).
+    """
     rows = []
     for called in cells[[*KEY, "role"]].to_dict("records"):
-        model = obtained[called.pop("role")]
+        role = called.pop("role")
+        model = obtained[role]
         check = model.verification
-        about = {**called, "source": model.source, "verified": check.passed if check.gate else None}
+        against = doubts(checks[OWN], images[images["cell"] == called["cell"]]) if role == OWN else []
+        verified = check.passed and not against if asked(check.gate) else None
+        about = {**called, "source": model.source, "verified": verified, "in_doubt": "; ".join(against)}
         rows.append({**about, "what": "accuracy", "group": ALL, "value": check.accuracy})
         rows += [{**about, "what": "accuracy", "group": g, "value": v} for g, v in check.groups.items()]
         rows += [{**about, "what": "flips", "group": g, "value": v} for g, v in check.flips.items()]
@@ -77,6 +87,8 @@ def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[
     deviations += cell.dataset.deviations() if isinstance(cell.dataset, Deviating) else []
     if cell.shard != (0, 1):
         deviations.append(f"shard {cell.shard[0]}/{cell.shard[1]} of the images: collect the shards before reading")
+    verification = {name: model.verification.as_dict() for name, model in obtained.items()}
+    verification[OWN]["classes"] = len(cell.dataset.classes)  # what chance level is
     return {
         "deviations": list(dict.fromkeys(deviations)),
         "device": cell.device.type,
@@ -86,7 +98,7 @@ def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[
         "seeds": {"model": cell.seed, "data": data.get("seed"), "explained": data.get("explained_seed")},
         "shard": f"{cell.shard[0]}/{cell.shard[1]}",
         "fit_images": cell.config.get("fit_images"),
-        "verification": {n: f.verification.as_dict() for n, f in obtained.items()},
+        "verification": verification,
         "models": {n: {"source": f.source, "fingerprint": f.classifier.fingerprint} for n, f in obtained.items()},
         "methods": {
             p.name: {
@@ -98,6 +110,7 @@ def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[
             }
             for p in cell.methods
         },
+        "controls": [name for name in cell.config["controls"] or () if name in cell.config["methods"]],
         "metrics": [
             {
                 "metric": m.name,

@@ -87,14 +87,16 @@ class Measured:
             planes = self.stages.packed(result, part)
             self._maps.add_planes(result.role, part.name, {name: t.numpy() for name, t in planes.items()})
 
-    def write(self, out: Path, obtained: Mapping[str, Obtained], metrics: Sequence[Mapping[str, Any]]) -> None:
-        """tables/ and maps/ of the run directory."""
+    def write(self, out: Path, obtained: Mapping[str, Obtained], facts: Mapping[str, Any]) -> None:
+        """tables/ and maps/ of the run directory; `facts`: what run.json says so far."""
         scores, curves, images = (
             pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
             for rows, columns in ((self._scores, SCORES), (self._curves, CURVES), (self._images, IMAGES))
         )
-        models = model_table(self.cells, obtained)
-        write_tables(out / "tables", scores, curves, images, self.cells, models, directions_of(metrics, scores))
+        models = model_table(self.cells, obtained, images, facts["verification"])
+        write_tables(
+            out / "tables", scores, curves, images, self.cells, models, directions_of(facts["metrics"], scores)
+        )
         if self._shown:
             self._maps.write(out / "maps")
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from salrun.errors import SalrunError, unknown
 from salrun.results.run import Run
-from salrun.results.tables import KEY, write_csv
+from salrun.results.tables import write_csv
 from salrun.results.trust import doubts_about
 from salrun.stats.comparison import Ranking, Standing, fewest_images, metric_agreement, rank_methods
 from salrun.stats.ranks import kendall_w
@@ -34,6 +34,7 @@ DRAWN = (
     "fingerprint",
     "source",
 )  # replicates differ in these
+NAMED = ["experiment", "dataset", "model", "scale"]  # what a comparison is called by, beside settings that vary
 ARROWS = {"higher": "↑", "lower": "↓"}
 NO_FAULT = ("ok", "no_mask")  # flags: an image without the masks a metric reads is no fault
 
@@ -118,22 +119,45 @@ class Comparison:
         return RANDOM in self.controls
 
     @property
+    def too_few(self) -> bool:
+        """Whether so few images were explained that no method could be told from a random map."""
+        return self.images < fewest_images(len(self.methods))
+
+    @property
+    def sentence(self) -> str:
+        """Which method to use, as far as these scores tell, and how many are better than a random map."""
+        metrics = [judged.metric for judged in self.shown]
+        under = f"under all {len(metrics)} metrics" if metrics[2:] else f"under {_listed(metrics)}"
+        leads = {m: [j.metric for j in self.shown if m in j.ranking.best] for m in self.methods}
+        top = [m for m in self.methods if leads[m] == metrics]
+        if len(self.methods) == 1:
+            said = f"{self.methods[0]} is the only method"
+        elif len(top) == len(self.methods):
+            said = f"the {len(top)} methods cannot be told apart {under}"
+        elif top:
+            said = f"{top[0]} is best {under}" if not top[1:] else f"{_listed(top)} lead {under}, not told apart"
+        else:
+            most = max(self.methods, key=lambda m: len(leads[m]))
+            said = f"no method leads {under}; {most} does under {_listed(leads[most])}"
+        if not self.has_random:
+            return said
+        better = sum(all(_verdict(j, m) == "better" for j in self.shown) for m in self.methods)
+        return f"{said}; {better} of {len(self.methods)} better than a random map {under}"
+
+    @property
     def notes(self) -> list[str]:
         """What a reader of the table must know, one sentence each."""
         notes = []
         if not self.has_random:
             notes.append("no `random` control in this run: nothing says what a random map would score")
-        least = fewest_images(len(self.methods))
-        if self.images < least:
+        if self.too_few:
+            least = fewest_images(len(self.methods))
             notes.append(f"{self.images} images cannot tell {len(self.methods)} methods from random: it takes {least}")
         own = [j for j in self.shown if not j.view]
         if own:
-            views = {m: v for j in own for m, v in j.views.items()}
-            by_view: dict[str, list[str]] = {}
-            for method in (*self.methods, *self.controls):
-                by_view.setdefault(views.get(method, ""), []).append(method)
-            told = "; ".join(f"{view}: {', '.join(of)}" for view, of in by_view.items() if view)
-            notes.append(f"each method is read through its own view ({told})")
+            kinds = sorted({view for j in own for view in j.views.values()})
+            by = f"as {self.paper} sets them" if self.paper else "by view=method"
+            notes.append(f"each method is read through its own view, {by}: {', '.join(kinds)} (column view)")
         return notes
 
     def frame(self) -> pd.DataFrame:
@@ -181,29 +205,30 @@ def compare(*runs: Path | str) -> list[Comparison]:
     return compare_runs([Run(path) for path in runs])
 
 
-def compare_runs(runs: Sequence[Run]) -> list[Comparison]:
-    """`compare` of runs that are open already."""
+def compare_runs(runs: Sequence[Run], none: bool = False) -> list[Comparison]:
+    """`compare` of runs that are open already; `none`: there may be nothing to compare."""
     if not runs:
         raise SalrunError("a comparison needs the folder of at least one run, got none")
     cells = pd.concat([run.cells.assign(run=n) for n, run in enumerate(runs)], ignore_index=True)
     cells = cells[cells["role"] == "model"].astype(object).fillna("")
     settings = [name for name in cells if name not in (*DRAWN, "run")]
-    varying = [name for name in settings if name not in (*KEY, "role") and cells[name].nunique() > 1]
     answers = []
-    for _, members in cells.groupby(settings, sort=False):
+    for named, members in cells.groupby(settings, sort=False):
+        called = dict(zip(settings, named, strict=True))
+        alike = cells[(cells[NAMED] == [called[name] for name in NAMED]).all(axis=1)]
+        varying = [name for name in settings if alike[name].nunique() > 1]
         of = [runs[n] for n in dict.fromkeys(members["run"])]
         answers += [c for c in [_comparison(of, members, varying)] if c.metrics]
-    if not answers:
+    if not answers and not none:
         raise SalrunError("nothing to compare: no metric of these runs, of which more or less is better, has a score")
     return answers
 
 
 def experiment_matrix(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Mean ranks, comparisons x methods, with the mean over comparisons as the last row; best method first."""
+    """Mean ranks, comparisons x methods, best method first; the last row is their mean, of methods that all have."""
     table = pd.DataFrame([c.mean_ranks for c in comparisons], index=[c.title for c in comparisons])
-    overall = table.mean()
-    table.loc["mean"] = overall
-    return table[sorted(table, key=lambda m: (overall[m], m))]
+    table.loc["mean"] = table.mean().where(table.notna().all())
+    return table[sorted(table, key=lambda m: (table[m].isna().any(), table[m].mean(), m))]
 
 
 def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> None:
@@ -265,6 +290,15 @@ def _judged(scores: pd.DataFrame, runs: Sequence[Run], controls: Sequence[str]) 
         seen.add(metric)
         counts = {str(m): int(n) for m, n in flagged.items()}
         yield Judged(metric, mode, score, view or one, views, direction, first, ranking, counts, matrix)
+
+
+def _verdict(judged: Judged, method: str) -> str:
+    return next((s.gain.verdict for s in judged.ranking.methods if s.method == method), "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _names(keys: Mapping[str, object]) -> tuple[str, ...]:

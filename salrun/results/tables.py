@@ -32,7 +32,7 @@ IMAGES = ["cell", "image_id", "group", "label", "prediction", "confidence"]
 CELLS = [*KEY, "role"]  # facts follow
 SUMMARY_KEYS = [*KEY, "group", *SCORE]
 SUMMARY = [*SUMMARY_KEYS, "direction", "n", "n_flagged", "mean", "std", "ci_low", "ci_high"]
-MODEL = [*KEY, "source", "verified", "what", "group", "value"]
+MODEL = [*KEY, "source", "verified", "in_doubt", "what", "group", "value"]
 NUMERICS = ["cell", "role", "method", "metric", "mode", "score", "images"]
 NUMERICS += ["exact", "fast", "shift", "unseen", "rank", "correlation"]
 DRAWS = 2000
@@ -76,7 +76,7 @@ def write_tables(
     write_parquet(folder / "summary.parquet", summary)
     write_csv(folder / "summary.csv", summary)
     write_csv(folder / "cells.csv", cells.sort_values([*CELL, "cell"], kind="stable"))
-    write_csv(folder / "model.csv", models[MODEL])
+    write_csv(folder / "model.csv", models.reindex(columns=MODEL))
 
 
 def write_numerics(folder: Path, cells: pd.DataFrame, effects: Sequence[Mapping[str, Any]]) -> None:

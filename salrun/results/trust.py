@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -36,11 +37,16 @@ def doubts(check: dict[str, Any], images: pd.DataFrame | None = None) -> list[st
         found.append(f"it predicts one class for all {images['image_id'].nunique()} images")
     if n < FEW:
         found.append(f"its accuracy is of {n} images only")
-    if not check.get("gate"):
+    if not asked(check.get("gate") or {}):
         found.append("no accuracy was asked for (model.gate)")
     elif not check.get("passed"):
         found.append(str(check.get("reason") or "it fails its gate"))
     return found
+
+
+def asked(gate: Mapping[str, Any]) -> bool:
+    """Whether a gate asks for something; how many images are looked at is no question."""
+    return any(key != "images" for key in gate)
 
 
 def highest_by_chance(n: int, classes: int) -> float:
