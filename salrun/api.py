@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -21,6 +22,8 @@ from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers
+from salrun.results.comparison import Comparison
+from salrun.results.comparison import compare as _compare
 from salrun.rng import Draws
 from salrun.types import FLAGS, Fitted, Method, Metric, Scene, Score
 from salrun.views import VIEWS, NamedView
@@ -41,6 +44,15 @@ class Scores:
     flags: list[str]
     curve: Tensor | None = None
     variants: Mapping[str, Scores] | None = None
+
+
+def compare(*runs: Path | str) -> list[Comparison]:
+    """The comparison of the methods of finished runs (their folders), as `salrun compare` prints it.
+
+    One per experiment, data set, model and setting; runs that differ in their seed are joined. `.sentence`, `.frame()`,
+    `.pairs()` and `.agreement` are what the tables hold.
+    """
+    return _compare(*runs)
 
 
 def list_methods() -> dict[str, str]:

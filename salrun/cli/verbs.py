@@ -1,4 +1,4 @@
-"""The verbs, `salrun list|check|status|collect|report|reliability|cache`: each with its own parser, help and act."""
+"""The verbs (`salrun list`, `salrun compare`, ...): each with its own parser, help and act."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from salrun.config.catalogue import GROUPS, load_plugins, names
 from salrun.errors import SalrunError, near, unknown
+from salrun.store.files import shown
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,16 +59,32 @@ class Verb:
         raise NotImplementedError("abstract")
 
 
+_ABOUT_GROUPS = {
+    "experiment": "settings of a paper, by name: +experiment=NAME",
+    "dataset": "images to explain: dataset=NAME",
+    "reasoning": "which objects decide the label of a TextBox image: reasoning=NAME",
+    "model": "networks: model=NAME",
+    "methods": "saliency methods: 'methods=[a,b]'",
+    "metrics": "what their maps are scored by: 'metrics=[a,b]'",
+    "hydra/launcher": "where the jobs of a sweep run: hydra/launcher=NAME",
+    "views": "how a map becomes the plane that a metric reads: view=NAME",
+}
+
+
 class List(Verb):
-    """Name and description of everything in a group, yours of SALRUN_PLUGINS included."""
+    """Name and description of everything in a group, yours of SALRUN_PLUGINS included; without a group: the groups."""
 
     about = "what there is"
     example = "salrun list methods | metrics | experiment | dataset | model | reasoning | views"
     words = ("GROUP", f"one of {', '.join([*GROUPS, 'views'])}")
 
     def act(self, given: argparse.Namespace) -> int:
-        if len(given.words) != 1:
+        if len(given.words) > 1:
             raise SalrunError(f"salrun list takes one group: {', '.join([*GROUPS, 'views'])}")
+        if not given.words:
+            for group in (*GROUPS, "views"):
+                print(f"salrun list {group:<16}{_ABOUT_GROUPS[group]}")
+            return 0
         (word,) = given.words
         group = next((g for g in GROUPS if word == f"{g}s"), word)
         if group == "views":
@@ -114,19 +131,41 @@ class Status(Verb):
         asked = {job.folder: job for sweep in sweeps_below(paths) for job in jobs_of(sweep)}
         runs = runs_below(paths, none=bool(asked))
         jobs = [asked.pop(run) if run in asked else job_in(run) for run in runs] + list(asked.values())
+        jobs = [job for job in jobs if job.state != "planned"]
         for job in jobs:
-            log = f"  log: {_shown(job.log)}" if job.log and job.state == "failed" else ""
-            print(f"{job.state:<12}{job.what:<58}{_shown(job.folder)}  {job.reason}{log}")
+            log = f"  log: {shown(job.log)}" if job.log and job.state == "failed" else ""
+            print(f"{job.state:<12}{job.what:<58}{shown(job.folder)}  {job.reason}{log}")
         hint = f"; of a sweep, {AGAIN}" if any(job.state in ("failed", "missing") for job in jobs) else ""
         print(f"{counts(jobs)}{hint}", file=sys.stderr)
         return 0
 
 
-def _shown(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+class Compare(Verb):
+    """Which method is best under which metric, by how much, which cannot be told apart, which beat a random map.
+
+    Runs that differ in their seed are compared together; other ones side by side. Writes methods.csv, pairs.csv,
+    agreement.csv and comparison.png.
+    """
+
+    about = "which method is best, and by how much?"
+    example = "salrun compare RUNS... [-o FOLDER]"
+    words = ("RUN", "runs, sweeps, or folders of them")
+    needs = "runs"
+
+    def parser(self) -> Parser:
+        parser = super().parser()
+        parser.add_argument(
+            "-o", "--output", type=Path, help="the folder; default: <run>/comparison, outputs/comparison"
+        )
+        return parser
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.cli.compare import compare_and_tell
+        from salrun.results.run import runs_below
+
+        runs = runs_below([Path(w) for w in given.words])
+        folder = runs[0] / "comparison" if len(runs) == 1 else Path("outputs") / "comparison"
+        return compare_and_tell(runs, given.output or folder)
 
 
 class Collect(Verb):
@@ -168,7 +207,7 @@ class Report(Verb):
         from salrun.results.run import runs_below
 
         runs = runs_below([Path(w).resolve() for w in given.words])
-        print(write_report(runs[0]) if len(runs) == 1 else write_joint_report(runs, given.output))
+        print(shown(write_report(runs[0]) if len(runs) == 1 else write_joint_report(runs, given.output)))
         return 0
 
 

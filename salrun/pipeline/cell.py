@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
@@ -24,22 +23,27 @@ from salrun.pipeline.measured import Measured
 from salrun.pipeline.numerics import Numerics, measure, refuse_large
 from salrun.pipeline.plan import Line, Plan, judged, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
+from salrun.pipeline.telling import tell
 from salrun.progress import watched
 from salrun.report import write_report
-from salrun.results.claims import headline
+from salrun.results.comparison import compare_runs, write_comparison
 from salrun.results.record import RunRecord, code_of
 from salrun.results.run import Run
 from salrun.results.tables import write_numerics
 from salrun.store.files import write_atomic
 
 log = logging.getLogger(__name__)
+log_of_models = logging.getLogger("salrun.models")  # how a model came to be: with verbose=true, and in run.log
 
 LONG = 60.0  # seconds: a run expected to take longer says so first
 MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
 
 
-def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Path:
-    """Run one cell from checked config to report; what it makes is in `out`, what it computed in the store."""
+def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: bool = True) -> Path:
+    """Run one cell from checked config to report; what it makes is in `out`, what it computed in the store.
+
+    `told`: print the answer; a job of a sweep does not, its sweep does.
+    """
     about = {"experiment": config["name"], "paper": config["paper"], "scale": config["scale"], "seed": config["seed"]}
     with RunRecord(out, overrides, **about, shard=config["shard"] or "0/1", code=code_of(config)) as record:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
@@ -72,16 +76,21 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = ()) -> Pat
                 measured.add(result)
         record.write(computed=stages.computed)
         with record.stage("tables"):
-            measured.write(out, obtained, record.facts["metrics"])
+            measured.write(out, obtained, record.facts)
             write_numerics(out / "tables", measured.cells, numerics.rows())
         with record.stage("figures and claims"):
-            claims, problems = conclude_once(cell.store, cell.paper, Run(out))
+            _, problems = conclude_once(cell.store, cell.paper, Run(out))
         record.write(problems=problems)
+        with record.stage("comparison"):
+            comparisons = compare_runs([Run(out)], none=True)
+            if comparisons:
+                write_comparison(comparisons, out / "comparison")
         if config["report"]:
             with record.stage("report"):
                 write_report(out)
     link_latest(out)
-    tell(out, claims)
+    if told:
+        tell(Run(out), comparisons, config["verbose"])
     return out
 
 
@@ -104,7 +113,7 @@ def obtain_models(cell: Cell) -> dict[str, Obtained]:
         model = recipe.obtain(data, cell.seed, cell.store, cell.device)
         model.classifier.to(getattr(torch, cell.precision))
         verification = model.verification
-        log.info("%s: %s, %s accuracy %.4f", name, model.source, verification.split, verification.accuracy)
+        log_of_models.info("%s: %s, %s accuracy %.4f", name, model.source, verification.split, verification.accuracy)
         obtained[name] = model
     return obtained
 
@@ -217,18 +226,3 @@ def link_latest(out: Path) -> None:
         os.replace(draft, link)
     except OSError as fault:
         log.warning("could not link %s: %s", link, fault.strerror)
-
-
-def tell(out: Path, claims: pd.DataFrame | None) -> None:
-    """The last lines a user sees: what it says about the paper, flagged scores, where everything is."""
-    run = Run(out)
-    for deviation in run.facts["deviations"]:
-        print(f"  note: {deviation}")
-    if claims is not None and len(claims):
-        print(f"paper:   {headline(claims)}")
-    for flag, n in run.read_scores(["flag"])["flag"].value_counts().items():
-        if flag not in ("ok", "no_mask"):  # an image without the masks a metric reads is no fault
-            print(f"  {n} scores are flagged {flag} (column n_flagged of tables/summary.csv)")
-    print(f"tables:  {out / 'tables'}")
-    if (out / "report.html").exists():
-        print(f"report:  {out / 'report.html'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -27,12 +28,24 @@ def prepare_imports(folders: Iterable[Path] = ()) -> None:
     load_plugins()
 
 
-def perform(config: dict[str, Any], out: Path, overrides: Sequence[str]) -> Exception | None:
-    """Run one cell; a fault is returned, and is in the run's own files."""
+OF_MODELS = ("salrun.models", "salrun.models.inference", "salrun.models.compiling")  # what few want to read
+
+
+def hush(verbose: bool) -> None:
+    """Keep from the console, not from run.log, how the model was made ready and made faster; `verbose`: nothing."""
+    for handler in logging.getLogger().handlers:
+        if type(handler) is logging.StreamHandler:
+            handler.filters = [] if verbose else [lambda record: record.name not in OF_MODELS]
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.WARNING if verbose else logging.ERROR)  # no CUDA
+
+
+def perform(config: dict[str, Any], out: Path, overrides: Sequence[str], told: bool = True) -> Exception | None:
+    """Run one cell; a fault is returned, and is in the run's own files. `told`: print its answer."""
+    hush(config["verbose"])
     try:
         from salrun.pipeline.cell import run
 
-        run(config, out, overrides)
+        run(config, out, overrides, told)
     except Exception as fault:
         if not isinstance(fault, SalrunError):
             with open(out / "run.log", "a", encoding="utf-8") as file:

@@ -29,3 +29,8 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise SalrunError(f"cannot write {path}: {fault.strerror}") from fault
+
+
+def shown(path: Path) -> str:
+    """A path as it is printed: from the working folder where that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)

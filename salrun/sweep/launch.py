@@ -86,7 +86,7 @@ def job(cfg: DictConfig) -> None:
     if finished(out, config, code_of(config)):
         log.info("done already: %s", out)
     elif "salrun_launchers" in settings.launcher._target_ or "submitit" in settings.launcher._target_:
-        perform(config, out, overrides)
+        perform(config, out, overrides, told=False)
     else:
         in_own_process(config, out, overrides, settings.runtime.cwd)
 
@@ -114,7 +114,7 @@ def main() -> None:
     logging.getLogger("salrun").setLevel(logging.INFO)
     prepare_imports()
     try:
-        sys.exit(1 if perform(config, out, overrides) else 0)
+        sys.exit(1 if perform(config, out, overrides, told=False) else 0)
     except KeyboardInterrupt:
         sys.exit(130)
 

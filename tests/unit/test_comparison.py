@@ -160,7 +160,7 @@ def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     (answer,) = compare(save_run(tmp_path / "run", table.assign(view=views)))
     assert answer.notes == [
         "no `random` control in this run: nothing says what a random map would score",
-        "each method is read through its own view (max_abs: b; sum: a)",
+        "each method is read through its own view, by view=method: max_abs, sum (column view)",
     ]
     assert {s.gain.verdict for s in answer["m"].ranking.methods} == {""}
     few = table[table["image_id"].isin([*"012"])].assign(view="sum")
