@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +38,8 @@ def experiment(command: Command) -> int:
     if not command.multirun:
         config, whole = composed_run(command)
         if whole.hydra.mode is not RunMode.MULTIRUN:
-            return single(config, whole, command)
+            with passing_folder(whole) if config["plan"] else nullcontext():
+                return single(config, whole, command)
     from salrun.cli.sweep import sweep  # here: what tells of jobs takes pandas
 
     return sweep(command)
@@ -60,6 +65,20 @@ def single(config: dict[str, Any], whole: DictConfig, command: Command) -> int:
     if fault:
         raise fault
     return 0
+
+
+@contextmanager
+def passing_folder(whole: DictConfig) -> Iterator[None]:
+    """A folder for what leaves none behind, as a plan: gone afterwards, unless something unexpected happened in it."""
+    folder = Path(tempfile.mkdtemp(prefix="salrun-plan-"))
+    with read_write(whole.hydra):
+        whole.hydra.run.dir = whole.hydra.runtime.output_dir = str(folder)
+    try:
+        yield
+    except (SalrunError, KeyboardInterrupt):
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
 
 
 def no_folder(fault: OSError, key: str) -> SalrunError:

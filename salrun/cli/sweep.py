@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import logging
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ from salrun.config.command import Command, of_hydra
 from salrun.config.compose import check_command, quoted, searchpath
 from salrun.errors import SalrunError
 from salrun.pipeline.job import import_folders
-from salrun.sweep.jobs import AGAIN, counts, interrupted_sweep, jobs_of, lease_of
+from salrun.results.record import read_facts
+from salrun.store.files import shown
+from salrun.sweep.collect import collect_runs
+from salrun.sweep.jobs import AGAIN, ENDED, counts, interrupted_sweep, jobs_of, lease_of
 from salrun.sweep.launch import check_launcher, job
 
 log = logging.getLogger(__name__)
@@ -82,14 +86,30 @@ def sweep(command: Command) -> int:
             (folder / "launcher.log").write_text("".join(traceback.format_exception(fault)))
     jobs = jobs_of(folder)
     for number, each in enumerate(jobs):
-        if each.state != "done":
-            seen = f"; log: {each.log}" if each.log else ""
-            print(f"  {each.state:<9}job {number}: {each.what}  {each.reason}{seen}", file=sys.stderr)
+        seen = f"; log: {shown(each.log)}" if each.log and each.state == "failed" else ""
+        to = sys.stdout if each.state in ENDED else sys.stderr
+        print(f"  {each.state:<9}job {number}: {each.what}  {each.reason}{seen}".rstrip(), file=to)
     if fault:
-        print(f"salrun: the launcher gave up: {_first_line(fault)} ({folder}/launcher.log)", file=sys.stderr)
+        print(f"salrun: the launcher gave up: {_first_line(fault)} ({shown(folder)}/launcher.log)", file=sys.stderr)
     left = [each for each in jobs if each.state in ("failed", "missing") and "in the queue" not in each.reason]
-    print(f"sweep:   {folder}  ({counts(jobs)}{f'; {AGAIN}' if left else ''})")
+    if not given and all(each.state == "planned" for each in jobs):
+        shutil.rmtree(folder)
+        return 0
+    join([each.folder for each in jobs if each.state == "done"], folder.name, "report=false" not in words)
+    print(f"sweep:   {shown(folder)}  ({counts(jobs)}{f'; {AGAIN}' if left else ''})")
     return 1 if left or fault else 0
+
+
+def join(done: Sequence[Path], stamp: str, drawn: bool) -> None:
+    """The answer of the jobs together, paper by paper; one job has said it all in its own folder."""
+    papers: dict[str, list[Path]] = {}
+    for path in done:
+        papers.setdefault(str(read_facts(path).get("paper") or ""), []).append(path)
+    for paths in papers.values():
+        try:
+            collect_runs(paths, None, stamp, drawn)
+        except SalrunError as fault:  # settings that a sweep varies may not fit into one table
+            print(f"salrun: not joined: {fault}", file=sys.stderr)
 
 
 def environment(command: Command) -> list[str]:

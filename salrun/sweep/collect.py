@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from salrun import papers
 from salrun.config.settings import own_settings
 from salrun.errors import SalrunError
 from salrun.report import write_report
+from salrun.report.console import amber, answer, joined, width, wrapped
 from salrun.results.claims import headline
 from salrun.results.collect import common_facts, missing_shards, newest, refuse_strangers, why_not, write_joined
+from salrun.results.comparison import Comparison, compare_runs, write_comparison
 from salrun.results.record import RunRecord
 from salrun.results.run import Run, runs_below
+from salrun.store.files import shown
 from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
 
 
@@ -20,12 +24,12 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bo
     runs = [Run(path) for path in runs_below(paths)]
     for run in runs:
         if not run.done:
-            print(f"left out: {run.path} ({why_not(run)})")
+            print(f"left out: {shown(run.path)} ({why_not(run)})")
     whole, replaced = newest([run for run in runs if run.done])
     if not whole:
         raise SalrunError("none of these runs is finished: nothing to collect")
     for run in replaced:
-        print(f"left out: {run.path} (there is a newer run of the same cell)")
+        print(f"left out: {shown(run.path)} (there is a newer run of the same cell)")
     refuse_strangers(whole)
     spoken_of = {str(run.facts["paper"]) for run in whole if run.facts.get("paper")}
     if len(spoken_of) > 1:
@@ -46,15 +50,34 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bo
         with record.stage("figures and claims"):
             claims, problems = papers.conclude(paper, Run(out), drawn)
         record.write(problems=problems)
+        with record.stage("comparison"):
+            comparisons = compare_runs([Run(out)], none=True)
+            if comparisons:
+                write_comparison(comparisons, out / "comparison")
         if drawn:
             with record.stage("report"):
                 write_report(out)
+    tell(comparisons)
     for line in missing:
         print(f"missing: {line}")
     if claims is not None:
-        print(f"paper: {headline(claims)}")
-    print(f"collected {len(whole)} runs into {out}")
+        print(f"paper:   {headline(claims)}")
+    print(f"joined:  {len(whole)} runs in {shown(out)}")
+    if (out / "report.html").exists():
+        print(f"report:  {shown(out / 'report.html')}")
     return 0
+
+
+def tell(comparisons: Sequence[Comparison]) -> None:
+    """One comparison as its table; several as a sentence each, and the ranks side by side."""
+    columns = width()
+    if len(comparisons) == 1:
+        print("\n".join(["", *answer(comparisons[0], columns), ""]))
+    elif comparisons:
+        said = [line for c in comparisons for line in wrapped(f"{c.title}: {c.sentence}", columns, "  ")]
+        print("\n".join(["", *said, "", *joined(comparisons, columns), ""]))
+    for doubt in dict.fromkeys(f"{c.about['model']}: {'; '.join(c.doubts)}" for c in comparisons if c.doubts):
+        print(amber(f"model:   NOT VERIFIED, {doubt}"))
 
 
 def _missing_jobs(paths: list[Path]) -> list[str]:
