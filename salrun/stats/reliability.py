@@ -57,47 +57,58 @@ def alpha(ranks: ArrayLike) -> float:
     return float(krippendorff.alpha(reliability_data=ranks, level_of_measurement="ordinal"))
 
 
-def alpha_of_counts(counts: ArrayLike) -> Floats:
+def alpha_of_counts(counts: ArrayLike, own_pairs: ArrayLike | None = None) -> Floats:
     """Krippendorff's ordinal alpha from counts (..., units, values): how many raters gave the unit that value.
 
     The ordinal distance of two values is the squared difference of their mid-cumulative counts c, so both
     disagreements are variances and no value-by-value matrix is needed. With n_uv ratings v of unit u, units rated once
     left out, n_v = sum_u n_uv, n = sum_v n_v and c_v = n_1 + .. + n_v - n_v / 2:
 
-        observed = sum_u [n_u sum_v n_uv c_v^2 - (sum_v n_uv c_v)^2] / (n_u - 1)
-        expected =       [n   sum_v n_v  c_v^2 - (sum_v n_v  c_v)^2] / (n - 1),      alpha = 1 - observed / expected
+        observed = sum_u [n_u sum_v n_uv c_v^2 - (sum_v n_uv c_v)^2] n_u / (n_u^2 - s_u)
+        expected =       [n   sum_v n_v  c_v^2 - (sum_v n_v  c_v)^2] n / (n^2 - sum_u s_u)
+        alpha = 1 - observed / expected
+
+    s_u counts the pairs (of n_u^2) that are a rater with himself: n_u, unless `own_pairs` (..., units) says otherwise.
     """
     counts = np.asarray(counts, dtype=np.float64)
     per_unit = counts.sum(axis=-1)
-    counts = np.where(per_unit[..., None] >= 2, counts, 0.0)
+    own = per_unit if own_pairs is None else np.asarray(own_pairs, dtype=np.float64)
+    paired = per_unit**2 > own
+    counts = np.where(paired[..., None], counts, 0.0)
     per_value = counts.sum(axis=-2)
     n = per_value.sum(axis=-1, keepdims=True)
     centred = np.cumsum(per_value, axis=-1) - per_value / 2 - n / 2  # mean 0 under per_value
     first = np.einsum("...uv,...v->...u", counts, centred)
     second = np.einsum("...uv,...v->...u", counts, centred**2)
-    observed = ((per_unit * second - first**2) / np.maximum(per_unit - 1, 1)).sum(axis=-1)
-    expected = n[..., 0] * (per_value * centred**2).sum(axis=-1)
+    share = per_unit / np.where(paired, per_unit**2 - own, 1.0)
+    observed = ((per_unit * second - first**2) * share).sum(axis=-1)
+    total = n[..., 0]
+    expected = total**2 * (per_value * centred**2).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(expected > 0, 1 - observed * (n[..., 0] - 1) / expected, np.nan)
+        return np.where(expected > 0, 1 - observed * (total**2 - np.where(paired, own, 0.0).sum(-1)) / expected, np.nan)
 
 
 def alpha_draws(ranks: Sequence[ArrayLike], rng: np.random.Generator, draws: int = DRAWS) -> Floats:
     """Alpha of `draws` resamples of the images, for several rankings of the same images: (draws, rankings).
 
-    Every resample serves all rankings, so differences between their alphas are paired.
+    Every resample serves all rankings, so differences between their alphas are paired. An image that was drawn twice
+    agrees with itself, which is no evidence: such pairs are left out, or every draw would lie too high, by about
+    (1 - alpha) / n, and where images are split evenly above alpha itself.
     """
     rankings_ = [np.asarray(r, dtype=np.float64) for r in ranks]
     indicators = [_indicator(r) for r in rankings_]
     edges = np.cumsum([0] + [i.shape[1] for i in indicators])
     stacked = np.concatenate(indicators, axis=1)
+    rated = [(~np.isnan(r)).astype(np.float32) for r in rankings_]
     out = np.full((draws, len(rankings_)), np.nan)
     if stacked.shape[0] == 0:
         return out
     for block, counts in resamples(stacked.shape[0], draws, rng):
-        sums = counts.astype(np.float32) @ stacked  # counts stay below 2^24: exact in float32
+        drawn = counts.astype(np.float32)
+        sums = drawn @ stacked  # counts stay below 2^24: exact in float32
         for k, ranking in enumerate(rankings_):
             part = sums[:, edges[k] : edges[k + 1]]
-            out[block, k] = alpha_of_counts(part.reshape(len(part), ranking.shape[1], -1))
+            out[block, k] = alpha_of_counts(part.reshape(len(part), ranking.shape[1], -1), drawn**2 @ rated[k])
     return out
 
 

@@ -109,12 +109,55 @@ def test_a_method_ranked_by_one_image_is_no_evidence():
     assert np.isnan(alpha(np.array([[1.0, 2.0], [NAN, NAN]])))
 
 
-def test_each_draw_is_alpha_of_its_resample():
-    first, second = rankings(untidy(40, 5, 1)), rankings(untidy(40, 4, 2, ties=100, missing=0.0))
-    draws = alpha_draws([first, second], rng(3), 30)
-    for (_, counts), drawn in zip(_one_by_one(40, 30, 3), draws, strict=True):
+def alpha_of_different_images(ranks, counts):
+    """Krippendorff's alpha of a resample by its definition, over pairs of ratings by different images, in loops."""
+    rater = np.repeat(np.arange(len(ranks)), counts)
+    drawn = ranks[rater]
+
+    def pairs(unit):
+        of = [(r, v) for r, v in zip(rater, drawn[:, unit], strict=True) if not np.isnan(v)]
+        return [(a, b) for i, a in of for j, b in of if i != j], len(of)
+
+    units = [u for u in range(ranks.shape[1]) if pairs(u)[0]]
+    values, n_v = np.unique(drawn[:, units][~np.isnan(drawn[:, units])], return_counts=True)
+    middle = dict(zip(values, np.cumsum(n_v) - n_v / 2, strict=True))
+    observed = total = 0.0
+    for u in units:
+        found, n_u = pairs(u)
+        observed += n_u * np.mean([(middle[a] - middle[b]) ** 2 for a, b in found])
+        total += n_u
+    ratings = [(r, u, drawn[k, u]) for k, r in enumerate(rater) for u in units if not np.isnan(drawn[k, u])]
+    expected = [(middle[a] - middle[b]) ** 2 for i, u, a in ratings for j, w, b in ratings if (i, u) != (j, w)]
+    return 1 - observed / total / np.mean(expected)
+
+
+def test_each_draw_is_alpha_over_pairs_of_different_images():
+    first, second = rankings(untidy(9, 5, 1)), rankings(untidy(9, 4, 2, ties=100, missing=0.0))
+    draws = alpha_draws([first, second], rng(3), 12)
+    for (_, counts), drawn in zip(_one_by_one(9, 12, 3), draws, strict=True):
         for ranks, value in zip((first, second), drawn, strict=True):
-            assert value == pytest.approx(alpha(np.repeat(ranks, counts, axis=0)), abs=1e-12)
+            assert value == pytest.approx(alpha_of_different_images(ranks, counts), abs=1e-12)
+    once = np.ones(9, dtype=int)
+    assert alpha_of_different_images(first, once) == pytest.approx(alpha(first), abs=1e-12)
+
+
+def test_images_that_are_split_evenly_have_alpha_inside_its_interval():
+    """Twelve images, five methods, six of them swap the last two: counting an image's pairs with itself, no draw was
+    below alpha."""
+    ranks = np.tile([1.0, 2.0, 3.0, 4.0, 5.0], (12, 1))
+    ranks[:6, 3:] = [5.0, 4.0]
+    drawn = alpha_draws([ranks], rng(), 4_000)[:, 0]
+    assert (drawn < alpha(ranks)).mean() > 0.2
+    assert drawn.mean() == pytest.approx(alpha(ranks), abs=1e-3)  # it was 4.5e-3 too high
+
+
+def test_the_interval_of_chance_does_not_lie_above_zero():
+    """Rankings at random have alpha 0; with pairs of an image and itself one 95% interval in nine lay above it."""
+    above = 0
+    for trial in range(200):
+        ranks = rankings(rng(trial).normal(size=(12, 5)))
+        above += np.quantile(alpha_draws([ranks], rng(trial), 300), 0.025) > 0
+    assert above <= 12  # 2.5% would be 5
 
 
 def _one_by_one(n, draws, seed):

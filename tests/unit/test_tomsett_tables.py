@@ -12,7 +12,7 @@ from scipy import stats
 from salrun.papers.tomsett.evidence import LERF, METHODS, TomsettEvidence, read
 from salrun.papers.tomsett.tables import tables
 from salrun.stats.bootstrap import resamples
-from salrun.stats.reliability import alpha, rankings
+from salrun.stats.reliability import alpha, alpha_draws, rankings
 from tests.tomsett_run import made_run, matrix, run_scores
 from tests.toys import script
 
@@ -89,8 +89,9 @@ def test_draws_of_inter_method_are_those_of_resampled_images(
         f = matrix(scores, "faithfulness", "mean").iloc[drawn][methods]
         rho = f.reset_index(drop=True).corr("spearman").to_numpy()[np.triu_indices(len(methods), k=1)]
         assert table[("F", 0, "mean", edge)].iloc[1] == pytest.approx(rho.mean())
-        ranks = rankings(matrix(scores, "aopc_morf", "mean_L100").iloc[drawn][methods])
-        assert evidence.draws[0]["alpha"][("MoRF", 100, "mean", edge)].iloc[1] == pytest.approx(alpha(ranks))
+        ranks = rankings(matrix(scores, "aopc_morf", "mean_L100")[methods])
+        (of_alpha,) = alpha_draws([ranks], np.random.default_rng(0), 400)[0]
+        assert evidence.draws[0]["alpha"][("MoRF", 100, "mean", edge)].iloc[1] == pytest.approx(of_alpha)
 
 
 def test_subsets_are_means_of_their_images(scores: pd.DataFrame, made: dict[str, pd.DataFrame]) -> None:
