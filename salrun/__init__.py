@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["compare", "evaluate", "explain", "list_methods", "list_metrics"]
+__all__ = ["compare", "evaluate", "explain", "list_methods", "list_metrics", "show"]
 
 
 def __getattr__(name: str) -> Any:

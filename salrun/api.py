@@ -1,4 +1,7 @@
-"""The same engine without Hydra, files or configs: `explain` and `evaluate` for any `nn.Module` that gives logits."""
+"""The same engine without Hydra, files or configs: `explain`, `evaluate`, `show` for any `nn.Module` that gives logits.
+
+Images, maps, masks and backgrounds may be arrays; `salrun.inputs` says what is accepted and how it is read.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -16,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from salrun.config.catalogue import load_plugins, names
 from salrun.config.parts import MetricPart, method_part, metric_parts
 from salrun.errors import SalrunError, unknown
+from salrun.inputs import Array, as_images, as_maps, as_tensor, as_tensors, fitting, in_full_precision, logits_of
 from salrun.methods.chunking import FREE_CHUNK, halving
 from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
@@ -28,11 +33,32 @@ from salrun.rng import Draws
 from salrun.types import FLAGS, Fitted, Method, Metric, Scene, Score
 from salrun.views import VIEWS, NamedView
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
+Targets = Tensor | np.ndarray | Sequence[int] | int | None
+
+
+class Maps(Tensor):
+    """Raw attributions that a notebook draws; what is computed of them are ordinary tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def _repr_png_(self) -> bytes:
+        return show(None, self[:8])._repr_png_()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+
+
+@dataclass(frozen=True, repr=False)
 class Scores:
     """`values` and `flags` (names) per image; `curve` where the metric has one; `variants` where there are several.
 
@@ -44,6 +70,30 @@ class Scores:
     flags: list[str]
     curve: Tensor | None = None
     variants: Mapping[str, Scores] | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """One row per image and variant: `image` (its place), `variant` where there are several, `value`, `flag`."""
+        import pandas as pd
+
+        tables = {
+            name: pd.DataFrame({"image": range(len(one.flags)), "value": one.values.cpu().numpy(), "flag": one.flags})
+            for name, one in (self.variants or {"": self}).items()
+        }
+        if not self.variants:
+            return tables[""]
+        return pd.concat(tables, names=["variant"]).reset_index("variant").reset_index(drop=True)
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, one in (self.variants or {"": self}).items():
+            wrong = {flag: one.flags.count(flag) for flag in dict.fromkeys(one.flags) if flag != "ok"}
+            flagged = "".join(f", {n} {flag}" for flag, n in wrong.items())
+            mean = one.values.nanmean().item()
+            lines.append(f"{name + ': ' if name else ''}mean {mean:.4g} over {len(one.flags)} images{flagged}")
+        return f"Scores({'; '.join(lines)})"
+
+    def _repr_html_(self) -> str:
+        return self.frame()._repr_html_()  # type: ignore[operator]
 
 
 def compare(*runs: Path | str) -> list[Comparison]:
@@ -84,13 +134,13 @@ def _ordinary(function: Callable[P, R]) -> Callable[P, R]:
 @_ordinary
 def explain(
     model: nn.Module,
-    images: Tensor,
-    targets: Tensor | Sequence[int] | int | None = None,
+    images: Array | Sequence[Array],
+    targets: Targets = None,
     method: str | Method = "gradient",
     *,
-    masks: Mapping[str, Tensor] | None = None,
-    roles: Mapping[str, Tensor] | None = None,
-    background: Tensor | None = None,
+    masks: Mapping[str, Array] | None = None,
+    roles: Mapping[str, Array] | None = None,
+    background: Array | None = None,
     layer: str | None = None,
     seed: int = 0,
     ids: Sequence[str] | None = None,
@@ -102,35 +152,36 @@ def explain(
     """Raw attributions (B, C, H, W) or (B, 1, H, W) of `method` for class `targets[b]` of image b (default: predicted).
 
     `options` are the method's config keys. `mean` and `std` normalise the images in front of the module (default: the
-    images are given as the module wants them). The module is left as found.
+    images are given as the module wants them). The module is left as found; one in half precision is computed as a
+    copy in float32.
     """
     part = method_part(method, options).method
-    with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
-        target = _targets(classifier, images, targets)
-        fitted = _fitted(part, classifier, background, layer, masks, roles, chunk)
-        draws = _draws(seed, ids, images)
+    with _borrowed(model, mean, std, layer, images) as (classifier, x), _blamed(classifier, x, targets):
+        target = _targets(classifier, x, targets)
+        fitted = _fitted(part, classifier, background, layer, masks, roles, chunk, x.device)
+        draws = _draws(seed, ids, x)
 
         def raw(size: int | None) -> Tensor:
-            return part(classifier, images, target, draws, replace(fitted, chunk=size))
+            return part(classifier, x, target, draws, replace(fitted, chunk=size))
 
-        return halving(raw, chunk, max(len(images), FREE_CHUNK), type(part).__name__).detach()
+        return halving(raw, chunk, max(len(x), FREE_CHUNK), type(part).__name__).detach().as_subclass(Maps)
 
 
 @_ordinary
 def evaluate(
     model: nn.Module,
-    images: Tensor,
-    targets: Tensor | Sequence[int] | int | None,
-    maps: Tensor,
+    images: Array | Sequence[Array],
+    targets: Targets,
+    maps: Array | Sequence[Array],
     metric: str | Metric = "insertion",
     *,
     view: str | None = None,
-    masks: Mapping[str, Tensor] | None = None,
-    roles: Mapping[str, Tensor] | None = None,
-    background: Tensor | None = None,
+    masks: Mapping[str, Array] | None = None,
+    roles: Mapping[str, Array] | None = None,
+    background: Array | None = None,
     layer: str | None = None,
     method: str | Method | None = None,
-    other_maps: Mapping[str, Tensor] | None = None,
+    other_maps: Mapping[str, Array] | None = None,
     seed: int = 0,
     ids: Sequence[str] | None = None,
     chunk: int | None = None,
@@ -144,27 +195,48 @@ def evaluate(
     `options` are the metric's config keys.
     """
     parts = metric_parts(metric, options if view is None else {**options, "view": view})
-    if maps.shape[0] != images.shape[0] or maps.shape[2:] != images.shape[2:]:
-        raise SalrunError(f"maps of shape {tuple(maps.shape)} do not fit images {tuple(images.shape)}")
     needs = parts[0].metric.needs
     if "explain" in needs and method is None:
         raise SalrunError(f"metric '{metric}' explains again: give method=<the method that made the maps>")
     if "masks" in needs and not masks:
         raise SalrunError(f"metric '{metric}' needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
-    with _borrowed(model, mean, std, layer, images) as classifier, _blamed(classifier, images, targets):
-        target = _targets(classifier, images, targets)
-        draws = _draws(seed, ids, images)
-        scene = Scene(classifier, images, target, target, draws, masks or {}, roles or {}, chunk=chunk)
+    with _borrowed(model, mean, std, layer, images) as (classifier, x), _blamed(classifier, x, targets):
+        planes = as_maps(maps, x)
+        others = {name: as_maps(other, x, f"other_maps['{name}']") for name, other in (other_maps or {}).items()}
+        target = _targets(classifier, x, targets)
+        draws = _draws(seed, ids, x)
+        known = as_tensors(masks, "masks", x.device), as_tensors(roles, "roles", x.device)
+        scene = Scene(classifier, x, target, target, draws, *known, chunk=chunk)
         again: Callable[[Tensor], Tensor] | None = None
         if method is not None:
             explainer = method_part(method).method
-            fitted = _fitted(explainer, classifier, background, layer, masks, roles, chunk)
+            fitted = _fitted(explainer, classifier, background, layer, masks, roles, chunk, x.device)
             again = lambda x: explainer(classifier, x, target, draws, fitted)  # noqa: E731
         variants: dict[str, Scores] = {}
         for part in parts:
-            variants |= _variants(part, maps, scene, again, other_maps or {})
+            variants |= _variants(part, planes, scene, again, others)
     first = next(iter(variants.values()))
     return first if list(variants) == [""] else replace(first, variants=variants)
+
+
+def show(
+    images: Array | Sequence[Array] | None,
+    maps: Array | Sequence[Array] | Mapping[str, Array],
+    *,
+    signed: bool | None = None,
+    mode: Literal["overlay", "map"] = "overlay",
+) -> Any:
+    """A matplotlib figure of one row per image: the image, then its map, or one map for each name; in the colours of the report.
+
+    A map is shown as its channel sum over its own largest magnitude, red for and blue against where it is `signed`
+    (default: where it has negative values); over the grey image with `mode="overlay"`. Without images, maps alone.
+    """
+    from salrun.report.drawing import grid
+
+    named = maps if isinstance(maps, Mapping) else {"": maps}
+    planes = {name: as_tensor(given, "maps").detach().cpu().double().numpy() for name, given in named.items()}
+    pictures = None if images is None else as_tensor(images, "images").detach().cpu().double().numpy()
+    return grid(pictures, planes, signed, mode)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -213,18 +285,16 @@ def _draws(seed: int, ids: Sequence[str] | None, images: Tensor) -> Draws:
     return Draws.of(seed, ids if ids is not None else [str(i) for i in range(len(images))], images.device)
 
 
-def _targets(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] | int | None) -> Tensor:
-    if images.dim() != 4:
-        raise SalrunError(f"images must be (B, C, H, W), got {tuple(images.shape)}")
+def _targets(model: Classifier, images: Tensor, targets: Targets) -> Tensor:
     if targets is None:
         with torch.no_grad():
             return model(images).argmax(1)
-    if isinstance(targets, int):
-        targets = [targets] * len(images)
     target = torch.as_tensor(targets, device=images.device)
     if target.is_floating_point():
         raise SalrunError(f"targets are numbers of classes, got {target.dtype}")
     target = target.to(torch.int64)
+    if target.dim() == 0:
+        target = target.expand(len(images))
     if target.shape != (len(images),):
         raise SalrunError(f"{len(images)} images need {len(images)} targets, got {tuple(target.shape)}")
     return target
@@ -233,47 +303,63 @@ def _targets(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] 
 def _fitted(
     part: Method,
     model: Classifier,
-    background: Tensor | None,
+    background: Array | None,
     layer: str | None,
-    masks: Mapping[str, Tensor] | None,
-    roles: Mapping[str, Tensor] | None,
+    masks: Mapping[str, Array] | None,
+    roles: Mapping[str, Array] | None,
     chunk: int | None,
+    device: torch.device,
 ) -> Fitted:
     name = type(part).__name__
     stats = None
-    if "background" in part.needs and background is None:
+    references = None
+    if background is not None:
+        references = fitting(model, as_images(background, "background").to(device), "background")
+    if "background" in part.needs and references is None:
         raise SalrunError(f"{name} compares with reference images: give background=(R, C, H, W)")
     if "feature_stats" in part.needs:
-        if background is None:
+        if references is None:
             raise SalrunError(f"{name} needs feature statistics: give background=<some hundred training images>")
         chosen = layer or str(getattr(part, "layer", "iba"))
-        stats = fit_feature_stats(model, chosen, background.split(50))
+        stats = fit_feature_stats(model, chosen, references.split(50))
     if "masks" in part.needs and not masks:
         raise SalrunError(f"{name} needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
-    return Fitted(background, stats, layer, masks or {}, roles or {}, chunk)
+    known = as_tensors(masks, "masks", device), as_tensors(roles, "roles", device)
+    return Fitted(references, stats, layer, *known, chunk)
 
 
 @contextmanager
 def _borrowed(
-    model: nn.Module, mean: Sequence[float], std: Sequence[float], layer: str | None, images: Tensor
-) -> Iterator[Classifier]:
-    """The module in eval mode with frozen weights, as a Classifier; modes and flags restored whatever happens."""
+    model: nn.Module, mean: Sequence[float], std: Sequence[float], layer: str | None, images: Array | Sequence[Array]
+) -> Iterator[tuple[Classifier, Tensor]]:
+    """The module in eval mode with frozen weights, as a Classifier that gives logits, and the images as it takes them.
+
+    Modes, flags and hooks are restored whatever happens.
+    """
+    x = as_images(images)
+    model = in_full_precision(model)
     modes = {m: m.training for m in model.modules()}
     frozen = {p: p.requires_grad for p in model.parameters()}
     if isinstance(model, Classifier):
         classifier = model
     else:
-        classifier = Classifier(model, mean, std, find_layers(model), type(model).__name__).to(images.device)
+        classifier = Classifier(model, mean, std, find_layers(model), type(model).__name__)
+        weight = next(model.parameters(), None)
+        if weight is not None and not isinstance(images, Tensor):
+            x = x.to(weight.device)
+        classifier.to(x.device)
     layers = classifier.layers
     if layer is not None:
         classifier.layer(layer)
         classifier.layers = {**layers, "cam": layer, "iba": layer}
+    hook = classifier.module.register_forward_hook(lambda module, given, output: logits_of(output, classifier.name))
     try:
         model.eval()
         for parameter in frozen:
             parameter.requires_grad_(False)
-        yield classifier
+        yield classifier, fitting(classifier, x)
     finally:
+        hook.remove()
         for module, mode in modes.items():
             module.training = mode
         for parameter, flag in frozen.items():
@@ -283,17 +369,11 @@ def _borrowed(
 
 
 @contextmanager
-def _blamed(model: Classifier, images: Tensor, targets: Tensor | Sequence[int] | int | None) -> Iterator[None]:
+def _blamed(model: Classifier, images: Tensor, targets: Targets) -> Iterator[None]:
     """What torch says of images and targets that do not fit the module, in words for the caller."""
-    if not images.is_floating_point():
-        raise SalrunError(f"images must be floats, got {images.dtype}: images.float() / 255, say")
     try:
         yield
     except (RuntimeError, IndexError) as fault:
-        weights = {p.dtype for p in model.parameters() if p.is_floating_point()}
-        if weights and images.dtype not in weights:
-            wanted = ", ".join(sorted(map(str, weights)))
-            raise SalrunError(f"images are {images.dtype}, the model's weights {wanted}: {fault}") from fault
         asked = torch.as_tensor([] if targets is None else targets).flatten().tolist()
         with suppress(RuntimeError), torch.no_grad():
             classes = model(images[:1]).shape[-1]

@@ -7,6 +7,7 @@ seconds); a part that is made in Python is checked by the same rules as it is ma
 from __future__ import annotations
 
 import ast
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -159,6 +160,8 @@ def _complaint(value: Any, node: ast.expr | None, types: bool, names: Mapping[st
         return None if value is None else Complaint("null", value)
     if types and not _is(value, outer or getattr(node, "id", "")):
         return Complaint(_readable(node), value)
+    if _number(value) and not math.isfinite(value):
+        return Complaint("a finite number", value, near=True)
     return None
 
 
