@@ -226,7 +226,7 @@ def show(
     signed: bool | None = None,
     mode: Literal["overlay", "map"] = "overlay",
 ) -> Any:
-    """A matplotlib figure of one row per image: the image, then its map, or one map for each name; in the colours of the report.
+    """A matplotlib figure, one row per image: itself and its map, or its maps by name, in the colours of the report.
 
     A map is shown as its channel sum over its own largest magnitude, red for and blue against where it is `signed`
     (default: where it has negative values); over the grey image with `mode="overlay"`. Without images, maps alone.

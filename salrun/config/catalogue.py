@@ -186,7 +186,10 @@ def load_plugins() -> None:
     for entry in filter(None, os.environ.get("SALRUN_PLUGINS", "").split(os.pathsep)):
         if not Path(entry).exists():
             raise SalrunError(f"plug-in {entry} of SALRUN_PLUGINS is not there")
-        register_module(load_file(Path(entry)))
+        module = load_file(Path(entry))
+        if not any(parts_of(module)):
+            raise SalrunError(f"plug-in {entry} of SALRUN_PLUGINS defines no method, metric, data set or recipe")
+        register_module(module)
     for point in entry_points(group="salrun.plugins"):
         register_module(point.load())
 
@@ -223,7 +226,11 @@ def parts_of(module: Any) -> Iterator[tuple[str, type]]:
     from salrun.types import Method, Metric
 
     for part in vars(module).values():
-        if isinstance(part, type) and part.__module__ == module.__name__ and is_dataclass(part):
+        if isinstance(part, type) and part.__module__ == module.__name__:
+            if issubclass(part, Method | Metric):
+                _check_dataclass(part, Method if issubclass(part, Method) else Metric)
+            if not is_dataclass(part):
+                continue
             if issubclass(part, Method):
                 yield "methods", part
             elif issubclass(part, Metric):
@@ -232,6 +239,16 @@ def parts_of(module: Any) -> Iterator[tuple[str, type]]:
                 yield "dataset", part
             elif hasattr(part, "obtain"):
                 yield "model", part
+
+
+def _check_dataclass(part: type, base: type) -> None:
+    """Raise where a part was to be a dataclass: it can be called and is nobody's base, or it has parameters."""
+    parameters = [name for name, kind in inspect.get_annotations(part).items() if "ClassVar" not in str(kind)]
+    whole = part.__call__ is not base.__call__ and not part.__subclasses__()  # type: ignore[operator]
+    if "__dataclass_fields__" not in part.__dict__ and (parameters or (whole and not is_dataclass(part))):
+        raise SalrunError(
+            f"class {target_of(part)} derives from {base.__name__} and is no dataclass: put @dataclass above it"
+        )
 
 
 def register(group: str, part: type) -> str:

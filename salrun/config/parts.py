@@ -143,9 +143,10 @@ def _of_file(word: str, groups: Sequence[str]) -> list[tuple[str, type]]:
 def _of_module(word: str, groups: Sequence[str]) -> list[tuple[str, type]]:
     module, _, name = word.partition(":")
     try:
-        defined = {part.__name__: (group, part) for group, part in parts_of(importlib.import_module(module))}
+        imported = importlib.import_module(module)
     except Exception as fault:
         raise SalrunError(f"cannot import {module}: {type(fault).__name__}: {fault}") from fault
+    defined = {part.__name__: (group, part) for group, part in parts_of(imported)}
     of_groups = {cls: pair for cls, pair in defined.items() if pair[0] in groups}
     if name not in of_groups:
         raise unknown(_kinds(groups), name, of_groups, f"module {module}")

@@ -195,3 +195,22 @@ def test_a_file_that_is_not_there_is_blamed_on_who_named_it(
     monkeypatch.setenv("SALRUN_PLUGINS", "gone.py")
     assert cli.run(["check", "edge"]) == 2
     assert capsys.readouterr().err == "salrun: plug-in gone.py of SALRUN_PLUGINS is not there\n"
+
+
+def test_a_plug_in_without_parts_or_without_its_decorator_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "nothing_in_it.py").write_text("import math\n")
+    (here / "undecorated.py").write_text(METHOD.replace("@dataclass\n", ""))
+    (here / "widened.py").write_text(METHOD + "\n\nclass Wider(Beside):\n    width: int = 3\n")
+    for file, told in {
+        "nothing_in_it.py": "plug-in nothing_in_it.py of SALRUN_PLUGINS defines no method, metric, data set or recipe",
+        "undecorated.py": "class undecorated.Beside derives from Method and is no dataclass: put @dataclass above it",
+        "widened.py": "class widened.Wider derives from Method and is no dataclass: put @dataclass above it",
+    }.items():
+        monkeypatch.setenv("SALRUN_PLUGINS", file)
+        assert cli.run(["list", "methods"]) == 2
+        assert capsys.readouterr().err == f"salrun: {told}\n"
+    monkeypatch.delenv("SALRUN_PLUGINS")
+    assert cli.run(["check", "undecorated.py"]) == cli.run(["check", "undecorated:Beside"]) == 2
+    assert capsys.readouterr().err.count("put @dataclass above it") == 2
