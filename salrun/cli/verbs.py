@@ -232,7 +232,9 @@ class Reliability(Verb):
         from salrun.results.run import runs_below
 
         runs = runs_below(paths)
-        print(reliability_report(runs, runs[-1] / "reliability", **values))
+        out = runs[-1] / "reliability"
+        print(reliability_report(runs, out, **values))
+        print(f"tables:  {shown(out)}")
         return 0
 
 

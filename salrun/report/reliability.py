@@ -34,8 +34,14 @@ from salrun.store.files import write_atomic
 
 TRUTH = ("pafl", "piou", "pmafl", "pointing_game")  # metrics that know where the evidence is
 LOW_CONFIDENCE = 0.8
-RELIABLE = 0.667  # below it, Krippendorff (2004) allows no conclusion; at 0.8 and above he calls data reliable
+TENTATIVE, RELIABLE = 0.667, 0.8  # Krippendorff (2004): below the one no conclusion, from the other on a safe one
 LEVEL = 0.999
+RULE = {  # verdict -> where the interval of alpha lies
+    "reliable": f"all at {RELIABLE} or above",
+    "tentative": f"all at {TENTATIVE} or above",
+    "unreliable": f"all below {TENTATIVE}",
+    "undecided": "on both sides",
+}
 
 
 class Series(NamedTuple):
@@ -58,6 +64,7 @@ class Scored:
     scores: pd.DataFrame
     images: pd.DataFrame  # CELL, image_id, group, confidence
     directions: Mapping[tuple[str, str, str], Direction]  # by metric, mode, score
+    controls: tuple[str, ...] = ()  # methods that are there to be compared with, and have no part in rankings
 
 
 def read_runs(runs: Sequence[Path]) -> Scored:
@@ -74,6 +81,7 @@ def read_runs(runs: Sequence[Path]) -> Scored:
         scores.drop_duplicates(keys, keep="last", ignore_index=True),
         images.drop_duplicates([*CELL, "image_id"], keep="last", ignore_index=True),
         directions,
+        tuple(dict.fromkeys(name for run in read for name in run.controls)),
     )
 
 
@@ -84,7 +92,7 @@ def reliability(
     test: Test = "wilcoxon",
     nan_to_zero: bool = False,
 ) -> dict[str, pd.DataFrame]:
-    """Every statistic of a score table, by name of the table:
+    """Every statistic of a score table, by name of the table; controls are left out of all but alpha_with_controls:
 
     reliability   per metric, mode and score: Krippendorff's alpha with its 99.9% interval, mean pairwise Spearman, best
     groups        alpha and images within each group, and where the model is unsure (confidence <= 0.8)
@@ -98,7 +106,8 @@ def reliability(
     images = {cell: part.set_index("image_id") for cell, part in scored.images.groupby(CELL, observed=True)}
     rows: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     cells: dict[tuple[object, ...], dict[Series, tuple[pd.DataFrame, Direction]]] = {}
-    for keys, matrix in wide(scored.scores, nan_to_zero):
+    for keys, every in wide(scored.scores, nan_to_zero):
+        matrix = every.drop(columns=[name for name in scored.controls if name in every])
         series = Series(*(str(keys[name]) for name in SERIES))
         direction: Direction = scored.directions.get((series.metric, series.mode, series.score), "none")
         if direction == "none" or matrix.shape[1] < 2 or same_for_all(matrix):
@@ -110,7 +119,9 @@ def reliability(
         pairs = compare_methods(better, rng, test, draws=draws)
         order = rank_table(better, pairs, rng)
         subsets = _subsets(matrix.index, images.get(cell))
-        rows["reliability"].append(_tag(keys, _reliability(better, direction, order, rng, draws)))
+        made = _reliability(better, direction, order, rng, draws)
+        made["alpha_with_controls"] = alpha(rankings(aligned(every, direction)))
+        rows["reliability"].append(_tag(keys, made))
         rows["groups"].append(_tag(keys, _per_subset(better, subsets)))
         rows["inter_method"].append(_tag(keys, _pairs(inter_method(matrix))))
         rows["comparisons"].append(_tag(keys, pairs))
@@ -135,24 +146,29 @@ def reliability_report(
     nan_to_zero: bool = False,
 ) -> str:
     """Write every table of `reliability` as CSV into `out_dir` and say in words what they show."""
-    tables = reliability(read_runs(run_dirs), draws, test=test, nan_to_zero=nan_to_zero)
+    scored = read_runs(run_dirs)
+    tables = reliability(scored, draws, test=test, nan_to_zero=nan_to_zero)
     if "reliability" not in tables:
-        raise SalrunError("no metric of these runs scores two methods or more: there is nothing to compare")
+        raise SalrunError("no metric of these runs scores two methods or more, controls aside: nothing to compare")
     for name, table in tables.items():
         write_csv(Path(out_dir) / f"{name}.csv", table)
-    text = summary(tables)
+    text = summary(tables, scored.controls)
     write_atomic(Path(out_dir) / "reliability.txt", text.encode())
     return text
 
 
-def summary(tables: Mapping[str, pd.DataFrame]) -> str:
-    """The reliability table in plain words."""
+def summary(tables: Mapping[str, pd.DataFrame], controls: Sequence[str] = ()) -> str:
+    """The reliability table in plain words, with the rule of its verdicts."""
     table = tables["reliability"]
     cells = table[CELL].drop_duplicates()
     lines = [
-        "Do the images agree on the ranking of the methods? Krippendorff's alpha: 1 = all alike, 0 = chance;",
-        f"below {RELIABLE} no conclusion about the methods is warranted (99.9% interval over images).",
+        "Do the images agree on the ranking of the methods? Krippendorff's alpha: 1 = all alike, 0 = chance.",
+        f"Verdict, by where its {LEVEL:.1%} interval over images lies: "
+        + "; ".join(f"{verdict} = {where}" for verdict, where in RULE.items())
+        + ".",
     ]
+    if controls:
+        lines.append(f"Controls have no part in it ({', '.join(controls)}); reliability.csv has alpha with them.")
     for cell in cells.itertuples(index=False):
         part = table[(table[CELL] == list(cell)).all(axis=1)].sort_values("alpha", ascending=False)
         lines += ["", f"{cell.experiment}: {cell.model} on {cell.dataset}, seed {cell.seed}"]
@@ -216,7 +232,9 @@ def _reliability(
 def _verdict(value: float, low: float, high: float) -> str:
     if np.isnan(value):
         return "undefined"
-    return "reliable" if low >= 0.8 else "unreliable" if high < RELIABLE else "tentative"
+    if low >= TENTATIVE:
+        return "reliable" if low >= RELIABLE else "tentative"
+    return "unreliable" if high < TENTATIVE else "undecided"
 
 
 def _per_subset(better: pd.DataFrame, subsets: Mapping[str, np.ndarray]) -> pd.DataFrame:

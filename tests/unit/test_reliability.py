@@ -12,7 +12,7 @@ from scipy import stats
 
 from salrun.cli import main as cli
 from salrun.errors import SalrunError
-from salrun.report.reliability import Scored, read_runs, reliability, reliability_report
+from salrun.report.reliability import RULE, Scored, _verdict, read_runs, reliability, reliability_report
 from salrun.results.tables import directions_of
 from salrun.stats.bootstrap import resamples
 from salrun.stats.ranks import kendall_w
@@ -28,6 +28,7 @@ from salrun.stats.reliability import (
     spearman_draws,
     wide,
 )
+from salrun.store.files import shown
 from tests.fake_run import save_run
 from tests.toys import rng
 
@@ -371,3 +372,29 @@ def test_a_run_says_which_way_its_metrics_point(tmp_path):
         reliability_report([run], tmp_path / "out", draws=20)
         best.append(pd.read_csv(tmp_path / "out" / "reliability.csv")["best"].item())
     assert best == ["r", "p"]
+
+
+def test_controls_have_no_part_in_the_ranking(tmp_path, capsys):
+    """The last column is best everywhere and a control: never `best`, and alpha is what it is without it."""
+    values = rng().normal(size=(40, 4)) + np.array([0, 0.5, 1, 9])
+    run = save_run(tmp_path, table(values), controls=["s"], methods={name: {"options": {}} for name in "pqrs"})
+    assert cli.run(["reliability", str(run), "draws=200"]) == 0
+    told = capsys.readouterr().out
+    made = pd.read_csv(tmp_path / "reliability" / "reliability.csv").iloc[0]
+    assert (made["best"], made["methods"], made["pairs"]) == ("r", 3, 3)
+    assert made["alpha"] == pytest.approx(alpha(rankings(values[:, :3])))
+    assert made["alpha_with_controls"] == pytest.approx(alpha(rankings(values)))
+    assert "Controls have no part in it (s)" in told
+    assert told.rstrip().endswith(f"tables:  {shown(tmp_path / 'reliability')}")
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [((0.8, 0.9), "reliable"), ((0.7, 0.95), "tentative"), ((0.5, 0.9), "undecided"), ((0.5, 0.66), "unreliable")],
+)
+def test_the_verdict_is_the_rule_that_is_printed(interval, verdict, tmp_path):
+    assert _verdict(0.75, *interval) == verdict
+    assert _verdict(NAN, NAN, NAN) == "undefined"
+    text = reliability_report([save_run(tmp_path, table(rng().normal(size=(12, 3))))], tmp_path / "out", draws=50)
+    assert f"{verdict} = {RULE[verdict]}" in text
+    assert "99.9% interval over images" in text
