@@ -26,10 +26,11 @@ from salrun.models.classifier import Classifier
 from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.pipeline.build import Cell
+from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
 from salrun.rng import Draws
 from salrun.store.entries import key_of
-from salrun.store.sources import source_of, users_code
+from salrun.store.sources import of_user, source_of, users_code
 from salrun.types import Batch, FeatureStats, Fitted, Metric, Scene, Score
 from salrun.views import NamedView, group_clip
 
@@ -98,6 +99,9 @@ class Stages:
         self.models = dict(models)
         self.keep_maps = keep_maps
         self.reader = Reader(cell.dataset, cell.device)
+        self.guard = Guard()
+        for model in self.models.values():
+            self.guard.keep_model(model)
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
@@ -131,6 +135,7 @@ class Stages:
             if copy.network.compiled is not None:
                 Experience(self.cell.store).learn(work, copy)
             self._inference[role] = copy
+            self.guard.keep_model(copy)
         return self._inference[role]
 
     def _forward_work(self, role: str) -> Work:
@@ -161,6 +166,8 @@ class Stages:
             keep = {model.layers.get(layer, layer) for layer in (str(getattr(m, "layer", "")) for m in methods)}
             enough = planned * len(data.explained()) >= FEW
             self._folded[role] = folded_copy(model, self._first_images[:2], keep) if enough else model
+            if self._folded[role] is not model:
+                self.guard.keep_model(self._folded[role])
         return self._folded[role]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:
@@ -168,6 +175,7 @@ class Stages:
         if role not in self._averaging:
             images = self._first_images
             self._averaging[role] = inference_copy(self.models[role], images, "off", numerics="fast", gradients=True)
+            self.guard.keep_model(self._averaging[role])
         return self._averaging[role]
 
     def copies(self) -> dict[str, InferenceCopy]:
@@ -225,6 +233,8 @@ class Stages:
             stats = self._feature_stats(role, part) if "feature_stats" in part.method.needs else None
             layer = getattr(part.method, "layer", None) if "layer" in part.method.needs else None
             self._fitted[slot] = Fitted(background, stats, layer, chunk=self.cell.chunk)
+            of_stats = (stats.mean, stats.std, stats.active) if stats else ()
+            self.guard.keep("its references", *filter(torch.is_tensor, (background, *of_stats)))
         return self._fitted[slot]
 
     def _training_ids(self, n: int, purpose: str) -> list[str]:
@@ -268,7 +278,7 @@ class Stages:
         batch = opened or self.reader.batch(tile.ids)
         if batch.x.dtype != getattr(torch, self.cell.precision):
             batch = replace(batch, x=self._floats(batch.x))
-        with torch.no_grad():
+        with torch.no_grad(), self.guard.call(f"model '{self.models[role].name}'", False):
             logits = self._in_memory(
                 lambda chunk: gather_chunked(lambda part: self.models[role](batch.x[part]), len(batch), chunk),
                 *("predictions", role, tile, self.cell.chunk, len(batch)),
@@ -280,11 +290,13 @@ class Stages:
         for part in self.cell.methods:
             result.target[part.name] = classes[part.target]
         self._results[role] = result
+        self.guard.lend("its images, labels or masks", lambda: _tensors(result))
         return result
 
     def close(self) -> None:
         """Forget the open tile's tensors: memory stays flat."""
         self._results, self._maps, self._scene = {}, {}, None
+        self.guard.close()
         for model in (*self.models.values(), *self._folded.values()):
             model.forget()
 
@@ -319,6 +331,8 @@ class Stages:
                 self.computed[result.role]["maps"] += 1
                 if self.keep_maps:
                     self.cell.store.write("maps", key, {"map": self._maps[slot]}, {"method": part.name})
+            raw = self._maps[slot]
+            self.guard.lend(f"the map of method '{part.name}'", lambda: (raw,))
         return self._maps[slot]
 
     def packed(self, result: Result, part: MethodPart) -> dict[str, Tensor]:
@@ -345,10 +359,16 @@ class Stages:
         if network is self._inference.get(result.role):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
-        raw = self._in_memory(
-            lambda chunk: part.method(network, x, result.target[part.name], rng, replace(fitted, chunk=chunk)),
-            *(f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)),
-        )
+        users = of_user(part.method)
+
+        def work(chunk: int | None) -> Tensor:
+            images = x.detach() if users else x  # a gradient asked for there stays there
+            return part.method(network, images, result.target[part.name], rng, replace(fitted, chunk=chunk))
+
+        with self.guard.call(f"method '{part.name}'", users, x, result.target[part.name]):
+            raw = self._in_memory(
+                work, f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)
+            )
         if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
             raise SalrunError(
                 f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
@@ -393,10 +413,14 @@ class Stages:
             shared_rows=partial(self._shared_rows, result, part, source),
             suite=partial(self._suite, result, part, metric),
         )
-        scores = self._in_memory(
-            lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
-            *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),
-        )
+        users = of_user(metric.metric)
+        if users:
+            asked, plane = replace(asked, x=asked.x.detach()), plane.detach()
+        with self.guard.call(f"metric '{metric.name}'", users, plane, asked.target):
+            scores = self._in_memory(
+                lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
+                *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),
+            )
         named = scores if isinstance(scores, dict) else {"": scores}
         try:
             named = {name: settled(score, raw) for name, score in named.items()}
@@ -412,6 +436,7 @@ class Stages:
         entry = self.cell.store.read("shared", key)
         if entry is None:
             tensors = compute()
+            self.guard.check()
             self.cell.store.write("shared", key, tensors)
             return tensors
         return {k: v.to(self.cell.device) for k, v in entry[0].items()}
@@ -427,6 +452,7 @@ class Stages:
         if len(missing):
             new = {**compute(missing), "rows": missing}
             kept = {k: torch.cat([kept[k], v]) for k, v in new.items()} if kept else new
+            self.guard.check()
             self.cell.store.write("shared", key, kept)
         place = (kept["rows"] == rows.unsqueeze(1)).long().argmax(1)
         return {k: v[place] for k, v in kept.items() if k != "rows"}
@@ -491,6 +517,11 @@ class Stages:
             other_map=other_map,
             chunk=self.cell.chunk,
         )
+
+
+def _tensors(result: Result) -> list[Tensor]:
+    batch = result.batch
+    return [batch.x, batch.y, *batch.masks.values(), *batch.roles.values(), result.prediction, result.confidence]
 
 
 def explains_again(metric: MetricPart) -> bool:

@@ -43,6 +43,11 @@ def _hash(texts: tuple[str, ...]) -> str:
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
+def of_user(part: object) -> bool:
+    """Whether the class of a part is none of salrun's."""
+    return type(part).__module__.partition(".")[0] != "salrun"
+
+
 def users_code(dataset: Any, config: Any = None) -> dict[str, dict[str, str]]:
     """Hashes of the modules that define the data set, or a part of it, outside of salrun; nothing if none does.
 

@@ -14,11 +14,13 @@ from tests.conftest import ROOT
 BRIEF = """
 import sys
 from pathlib import Path
-from tests.torture import trials as torture
+from tests.torture.attacks import ATTACKS
+from tests.torture.trials import TRIALS, warm_up
 
-torture.warm_up()
+warm_up()
+trials = TRIALS | ATTACKS
 for name in sys.argv[2:]:
-    for found in torture.TRIALS[name].run(Path(sys.argv[1]) / name, torture.TRIALS[name].brief):
+    for found in trials[name].run(Path(sys.argv[1]) / name, trials[name].brief):
         print(found.tried, found.failed, found.trial, found.detail, sep="\\t", flush=True)
 """
 
@@ -34,11 +36,16 @@ for name in sys.argv[2:]:
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_it_holds(trials: list[str], findings: int, tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", BRIEF, str(tmp_path), *trials]
-    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    rows = brief(tmp_path, trials)
     assert len(rows) == findings
     assert all(int(tried) > 0 for tried, *_ in rows)
     assert [row for row in rows if row[1] != "0"] == []
+
+
+def brief(folder: Path, trials: list[str]) -> list[list[str]]:
+    """(tried, failed, trial, detail) of what short versions of these trials found."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", BRIEF, str(folder), *trials]
+    done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [line.split("\t") for line in done.stdout.splitlines()]

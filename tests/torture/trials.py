@@ -931,6 +931,9 @@ def record(findings: Sequence[Finding], results: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    from tests.torture.attacks import ATTACKS  # here: they are made of what stands above
+
+    TRIALS.update(ATTACKS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="*", help=f"of: {', '.join(TRIALS)} (default: all)")
     parser.add_argument("--kills", type=int, default=TRIALS["kills"].n, help="how many processes are killed")

@@ -19,6 +19,7 @@ from salrun.methods.gradient import Gradient
 from salrun.pipeline.stages import Stages, Tile
 from salrun.store import sources as store
 from salrun.store.sources import source_of, source_of_module, users_code
+from tests.toys import classifier
 
 Write = Callable[..., None]
 
@@ -132,7 +133,7 @@ def make():
 def data_key(dataset: Any, config: Any = None) -> str:
     cell = SimpleNamespace(dataset=dataset, seed=0, tile=2, precision="float32", device=torch.device("cpu"))
     cell.config = {"dataset": config}
-    return Stages(cell, {"model": SimpleNamespace(fingerprint="f")}).tile_key(Tile(0, ("a", "b")))  # type: ignore[arg-type]
+    return Stages(cell, {"model": classifier()}).tile_key(Tile(0, ("a", "b")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("through", ["itself", "transformed", "a helper"])

@@ -1,0 +1,130 @@
+"""What methods and metrics are lent, watched: who spoils it for the others is named before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from salrun.errors import SalrunError
+
+ROWS = 1021  # of a checksum; prime, so that numbers that change places change rows
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass
+class Lent:
+    """Something that several parts read: tensors, and whatever else must stay as it is."""
+
+    what: str
+    tensors: Callable[[], Sequence[Tensor]]
+    others: Callable[[], object] = lambda: None
+    seen: list[Tensor] = field(init=False)  # kept alive: none can be replaced by another of the same id
+    state: object = field(init=False)
+    sums: list[Tensor] | None = None  # once a user's part is about to get it
+
+    def __post_init__(self) -> None:
+        self.seen = list(self.tensors())
+        self.state = self._look()
+
+    def _look(self) -> object:
+        return [(id(t), t.data_ptr(), version(t)) for t in self.tensors()], self.others()
+
+    def add_up(self) -> None:
+        """Know the numbers themselves, once."""
+        self.sums = self.sums or [checksum(t) for t in self.seen]
+
+    def spoilt(self, to_the_number: bool) -> bool:
+        """Whether it was changed; `to_the_number`: also behind the back of the version counters."""
+        if self._look() != self.state:
+            return True
+        return to_the_number and any(
+            not torch.equal(known, checksum(t)) for known, t in zip(self.sums or [], self.seen, strict=False)
+        )
+
+
+class Guard:
+    """Watches what is lent by the version counters of tensors, which every change in place advances.
+
+    A user's part may go around them (`x.data`, `x.numpy()`): after its calls checksums of the numbers are compared too.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Lent] = []
+        self._of_tile: list[Lent] = []
+        self._at_work: list[tuple[str, bool]] = []  # who, and whether it is a user's; the innermost last
+
+    def lend(self, what: str, tensors: Callable[[], Sequence[Tensor]]) -> None:
+        """Watch tensors of the open tile."""
+        self._of_tile.append(Lent(what, tensors))
+
+    def keep(self, what: str, *tensors: Tensor) -> None:
+        """Watch tensors as long as the run."""
+        self._kept.append(Lent(what, lambda: tensors))
+
+    def keep_model(self, model: nn.Module) -> None:
+        """Watch weights, buffers, modes and hooks of a model."""
+        self._kept.append(Lent("the model", lambda: _weights(model), lambda: _anatomy(model)))
+
+    def close(self) -> None:
+        """Forget the tile."""
+        self._of_tile.clear()
+
+    @contextmanager
+    def call(self, who: str, users: bool, *given: Tensor) -> Iterator[None]:
+        """Around a call of a part; `given`: what it alone is lent. Raises SalrunError if it spoils anything."""
+        self.check()
+        own = Lent("what it was given", lambda: given), Lent("torch's settings", tuple, _numerics)
+        if users:
+            for lent in (*self._kept, *self._of_tile, *own):
+                lent.add_up()
+        self._at_work.append((who, users))
+        try:
+            yield
+            self.check(*own)
+        finally:
+            self._at_work.pop()
+
+    def check(self, *more: Lent) -> None:
+        """Raise if what is lent was spoilt by the part at work, if any is."""
+        if not self._at_work:
+            return
+        who, users = self._at_work[-1]
+        for lent in (*self._kept, *self._of_tile, *more):
+            if lent.spoilt(users):
+                raise SalrunError(
+                    f"{who} changes {lent.what}, which others read after it: let it work on a copy (x.clone(), "
+                    f"copy.deepcopy(model)); nothing of this was stored"
+                )
+
+
+def version(tensor: Tensor) -> int:
+    """How often a tensor was changed in place; those of inference mode, which cannot be, do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def checksum(tensor: Tensor) -> Tensor:
+    """Sums of a tensor's bits, row by row, and what is left over."""
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    data = plain.detach().contiguous().view(-1).view(torch.uint8)
+    data = data.clone() if data.storage_offset() % 8 else data
+    each = len(data) // (8 * ROWS)
+    whole = 8 * ROWS * each
+    return torch.cat([data[:whole].view(torch.int64).view(ROWS, each).sum(1), data[whole:].long()])
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    held = (t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values()))
+    return [tensor for tensor in held if tensor is not None and tensor.layout is torch.strided]
+
+
+def _anatomy(model: nn.Module) -> list[object]:
+    return [(id(m), m.training, "forward" in vars(m), [len(vars(m)[h]) for h in HOOKS]) for m in model.modules()]
+
+
+def _numerics() -> tuple[object, ...]:
+    """What torch computes by, for the whole process."""
+    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_float32_matmul_precision()
