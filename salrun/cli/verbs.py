@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from salrun.config.catalogue import GROUPS, load_plugins, names
+from salrun.config.settings import folder_of
 from salrun.errors import SalrunError, near, unknown
 from salrun.store.files import shown
 
@@ -266,13 +267,14 @@ class Cache(Verb):
         from salrun.pipeline.plan import size
         from salrun.store.entries import Store
 
-        root = Path(os.path.expanduser(os.environ.get("SALRUN_CACHE") or "~/.cache/salrun/store"))
+        root = Path(folder_of("cache_dir", os.environ.get("SALRUN_CACHE")))
         store = Store(root)
         match given.words:
             case []:
                 pass
             case ["clear"] | ["clear", _]:
-                store.clear(*given.words[1:])
+                files, freed = store.clear(*given.words[1:])
+                print(f"removed {files} files, {size(freed)}")
             case words:
                 raise SalrunError(f"salrun cache takes nothing or 'clear [STAGE]', got '{' '.join(words)}'")
         print(f"store {root}")

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from salrun.config.settings import folder_of
 from salrun.errors import SalrunError
 
 GROUPS = ("experiment", "dataset", "reasoning", "model", "methods", "metrics", "hydra/launcher")
@@ -75,7 +76,7 @@ def part_config(group: str, name: str, scale: str = "paper", folders: tuple[Path
     package, tree = _tree(f"{group}/{name}", folders)
     config: Any = OmegaConf.merge(_settings(), {"scale": scale}, tree)
     for folder in ("data_root", "cache_dir"):
-        config[folder] = os.path.expanduser(config[folder])
+        config[folder] = folder_of(folder, config[folder])
     many = group in PLUGINS  # of these a run has several, by name
     place = ".".join(filter(None, [package, name.rpartition("/")[2] if many else ""]))
     try:

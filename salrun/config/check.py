@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from salrun.config.catalogue import names, part_config
 from salrun.config.copies import KEY as COPIES
 from salrun.config.copies import with_copies
 from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, TRANSFORMED
-from salrun.config.settings import GROUPS, SETTINGS, papers, parse_shard
+from salrun.config.settings import GROUPS, SETTINGS, folder_of, papers, parse_shard
 from salrun.config.signatures import check_parameters, parameters
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import complaint
@@ -22,8 +21,8 @@ from salrun.ranges import complaint
 def check(cfg: DictConfig) -> dict[str, Any]:
     """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
     _check_switches(cfg)
-    OmegaConf.update(cfg, "data_root", os.path.expanduser(str(cfg.data_root)), force_add=True)
-    OmegaConf.update(cfg, "cache_dir", os.path.expanduser(str(cfg.cache_dir)), force_add=True)
+    for folder in ("data_root", "cache_dir"):
+        OmegaConf.update(cfg, folder, folder_of(folder, cfg[folder]), force_add=True)
     try:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as fault:

@@ -7,6 +7,7 @@ An experiment's file may add keys of its own, as long as one of its interpolatio
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -102,6 +103,11 @@ GROUPS = ("dataset", "reasoning", "model", "methods", "metrics")
 
 def default_of(name: str) -> Any:
     return getattr(Settings(), name)
+
+
+def folder_of(name: str, given: Any) -> str:
+    """The folder that a setting names; empty is unset."""
+    return os.path.expanduser(str(given or "").strip() or default_of(name))
 
 
 def own_settings(overrides: Sequence[str]) -> list[str]:

@@ -7,23 +7,30 @@ write the same bytes, and the rename decides. Works on shared file systems (no f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
-import shutil
+import re
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from salrun.errors import SalrunError, unknown
+from salrun.store.files import write_atomic
 from salrun.store.leases import Lease
 from salrun.store.tensors import load_state, save_state
 
 log = logging.getLogger(__name__)
 
 STAGES = ("model", "verification", "compiling", "fit", "tiles", "maps", "planes", "shared", "scores", "conclusions")
+
+MARKER = ".salrun-store"  # makes a folder a store: others are not cleared
+ENTRY = re.compile(r"\.?([0-9a-f]{64})\..+")  # its file, and beside it drafts, leases, cards and states of training
 
 
 def canonical(value: Any) -> str:
@@ -64,10 +71,12 @@ class Store:
             return None
 
     def write(self, stage: str, key: str, tensors: dict[str, Tensor], meta: dict[str, Any] | None = None) -> None:
+        _ = self._marked
         save_state(self.path(stage, key), tensors, meta or {}, durable=False)  # thousands, each checked when read
 
     def lease_of(self, stage: str, key: str, what: str) -> Lease:
         """The right to compute an entry, not yet held."""
+        _ = self._marked
         return Lease(self.path(stage, key).with_suffix(".lease"), what)
 
     def lease(self, stage: str, key: str, what: str) -> Lease:
@@ -78,15 +87,44 @@ class Store:
 
     def usage(self) -> dict[str, tuple[int, int]]:
         """stage -> (entries, bytes)."""
-        usage = {}
-        for stage in sorted(p for p in self.root.glob("*") if p.is_dir()):
-            sizes = [p.stat().st_size for p in stage.rglob("*.safetensors")]
-            usage[stage.name] = (len(sizes), sum(sizes))
-        return usage
+        entries = {stage: [p for p in self._files(stage) if p.suffix == ".safetensors"] for stage in STAGES}
+        return {stage: (len(paths), _bytes(paths)) for stage, paths in entries.items() if paths}
 
-    def clear(self, stage: str | None = None) -> None:
-        """Remove a stage or all of them, and nothing else that may lie in the folder."""
+    def clear(self, stage: str | None = None) -> tuple[int, int]:
+        """Remove the entries of a stage or of all, and nothing else that may lie in the folder: (files, bytes)."""
         if stage is not None and stage not in STAGES:
             raise unknown("stage", stage, STAGES, "salrun cache clear")
-        for name in [stage] if stage else STAGES:
-            shutil.rmtree(self.root / name, ignore_errors=True)
+        paths = [path for name in ([stage] if stage else STAGES) for path in self._files(name)]
+        if paths and not (self.root / MARKER).exists():
+            raise SalrunError(
+                f"{self.root} has no {MARKER}, so nothing was removed: a run that uses the folder as its store makes "
+                f"that file"
+            )
+        size = _bytes(paths)
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as fault:
+                raise SalrunError(f"cannot remove {path}: {fault.strerror}; the store is not cleared") from fault
+        for folder in (*{path.parent for path in paths}, *{path.parent.parent for path in paths}):
+            with contextlib.suppress(OSError):  # something is in it that is not ours
+                folder.rmdir()
+        return len(paths), size
+
+    @cached_property
+    def _marked(self) -> bool:
+        """True, once the folder is marked as a store."""
+        if not (self.root / MARKER).exists():
+            write_atomic(self.root / MARKER, b"What salrun computed. `salrun cache clear` removes its entries.\n")
+        return True
+
+    def _files(self, stage: str) -> Iterator[Path]:
+        """What salrun wrote into a stage."""
+        for path in sorted((self.root / stage).glob("[0-9a-f][0-9a-f]/*")):
+            match = ENTRY.fullmatch(path.name)
+            if match and match[1].startswith(path.parent.name):
+                yield path
+
+
+def _bytes(paths: list[Path]) -> int:
+    return sum(path.lstat().st_size for path in paths if path.exists())

@@ -30,6 +30,32 @@ def spoiling(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("plug-ins that spoil what they are lent", faults, "each named; a later run has the same numbers")
 
 
+def clearing(folder: Path, n: int) -> Iterator[Finding]:
+    """`salrun cache clear` in a project's folder, with an empty SALRUN_CACHE, and where nothing can be removed."""
+    project, faults = folder / "project", []
+    mine = [project / name for name in ("model/net.py", "maps/a.safetensors", "scores/ab/x.csv", "planes/b.png")]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    nobody = folder / "nobody"
+    for cache, home in (("", nobody), (str(project), folder), (".", project)):
+        life = Life(["cache", "clear"], project, env={"SALRUN_CACHE": cache, "HOME": str(home)})
+        faults.append("" if life.end() == 0 and "removed 0 files" in life.said else life.last_line)
+    life = Life(PLAIN, project, env={"SALRUN_CACHE": str(project)})
+    faults.append("" if life.end() == 0 else life.last_line)
+    entries = [path for path in project.rglob("*.safetensors") if len(path.stem) == 64]
+    stuck = next(path for path in entries if path.parts[-3] == "maps")
+    stuck.rename(folder / "aside")
+    stuck.mkdir()  # a folder cannot be unlinked, not even by root
+    faults.append(refused(Life(["cache", "clear"], project, env={"SALRUN_CACHE": str(project)}), stuck.name))
+    stuck.rmdir()
+    life = Life(["cache", "clear"], project, env={"SALRUN_CACHE": str(project)})
+    faults.append("" if life.end() == 0 and not any(path.exists() for path in entries) else life.last_line)
+    faults += ["" if path.is_file() else f"{path.name} is gone" for path in mine]
+    yield finding("cache clear in a project's folder", faults, "only entries were removed; what cannot be is named")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
+    "clearing": Trial(clearing, 1, 1),
 }

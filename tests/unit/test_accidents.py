@@ -15,7 +15,7 @@ from salrun.config.parts import instantiate, method_part, metric_parts, view_par
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
 from salrun.pipeline.stages import tiles
-from salrun.store.entries import STAGES, Store
+from salrun.store.entries import MARKER, STAGES, Store
 from salrun.store.tensors import load_state, save_state
 
 BASE = ["+experiment=smerf_simple_fr", "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
@@ -50,19 +50,54 @@ def test_what_is_read_back_is_in_the_order_written(tmp_path: Path) -> None:
     assert list(load_state(tmp_path / "x.safetensors")[1]["groups"]) == list(groups)
 
 
-def test_clearing_touches_nothing_but_the_store(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "store" / "photos").mkdir(parents=True)
+def test_clearing_touches_nothing_but_entries(tmp_path: Path) -> None:
+    store, key = Store(tmp_path / "store"), "ab" + 62 * "0"
+    theirs = ["photos/a.png", "model/net.safetensors", "maps/ab/notes.txt", "scores/cd/" + key + ".safetensors"]
+    for name in theirs:
+        (store.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.root / name).write_text("mine")
     for stage in STAGES:
-        store.write(stage, "ab12", {"x": torch.ones(1)})
+        store.write(stage, key, {"x": torch.ones(1)})
+        store.path(stage, key).with_suffix(".broken").write_text("x")
+        store.path(stage, key).with_name(f".{key}.safetensors.12.tmp").write_text("x")
     for name in ("../thesis", "..", "photos", ""):
         with pytest.raises(SalrunError, match="unknown stage"):
             store.clear(name)
-    store.clear("maps")
-    assert not store.has("maps", "ab12") and store.has("scores", "ab12")
-    store.clear()
-    assert (tmp_path / "thesis").exists() and [p.name for p in store.root.iterdir()] == ["photos"]
+    assert store.clear("maps")[0] == 3 and not store.has("maps", key) and store.has("scores", key)
+    assert store.clear()[0] == 3 * (len(STAGES) - 1) and store.clear() == (0, 0) and store.usage() == {}
+    left = sorted(str(p.relative_to(store.root)) for p in store.root.rglob("*") if p.is_file())
+    assert left == sorted([MARKER, *theirs])
+    assert sorted(p.name for p in store.root.iterdir() if p.is_dir()) == ["maps", "model", "photos", "scores"]
+
+
+def test_a_folder_that_is_no_store_is_not_cleared(tmp_path: Path) -> None:
+    store, key = Store(tmp_path), "ab" + 62 * "0"
+    store.write("maps", key, {"x": torch.ones(1)})
+    (tmp_path / MARKER).unlink()
+    with pytest.raises(SalrunError, match=rf"has no {MARKER}, so nothing was removed"):
+        store.clear()
+    assert Store(tmp_path).has("maps", key)
+
+
+def test_what_cannot_be_cleared_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, key = Store(tmp_path), "ab" + 62 * "0"
+    store.write("maps", key, {"x": torch.ones(1)})
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(SalrunError, match=rf"cannot remove .*{key}.*: Permission denied"):
+        store.clear()
+
+
+@pytest.mark.parametrize("given", ["", " "])
+def test_an_empty_folder_is_an_unset_one(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALRUN_CACHE", given)
+    monkeypatch.setenv("SALRUN_DATA", given)
+    config = check(compose_config(BASE))
+    assert config["cache_dir"] == str(Path.home() / ".cache/salrun/store")
+    assert config["data_root"] == str(Path.home() / ".cache/salrun/data")
 
 
 @pytest.mark.parametrize(

@@ -21,20 +21,22 @@ from salrun.store.leases import Lease
 from salrun.store.sources import source_of
 from salrun.store.tensors import load_state, save_state
 
+KEY = "ab12" + 60 * "0"
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def entry(store: Store, key: str = "ab12") -> Path:
+def entry(store: Store, key: str = KEY) -> Path:
     store.write("maps", key, {"map": torch.arange(6.0).view(2, 3)}, {"method": "gradient"})
     return store.path("maps", key)
 
 
 def test_what_is_written_is_read(store: Store) -> None:
     entry(store)
-    found = store.read("maps", "ab12")
+    found = store.read("maps", KEY)
     assert found is not None
     assert torch.equal(found[0]["map"], torch.arange(6.0).view(2, 3)) and found[1] == {"method": "gradient"}
     assert store.read("maps", "cd34") is None
@@ -58,7 +60,7 @@ def test_a_flipped_bit_is_found_named_and_not_trusted(
     data[position] ^= 0x10
     path.write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert store.read("maps", "ab12") is None
+        assert store.read("maps", KEY) is None
     assert str(path.name)[:4] in caplog.text
     assert not path.exists() and path.with_suffix(".broken").exists()
 
@@ -68,7 +70,7 @@ def test_a_truncated_entry_is_not_trusted(store: Store, keep: float) -> None:
     path = entry(store)
     data = path.read_bytes()
     path.write_bytes(data[: int(keep if keep > 1 or keep == 0 else keep * len(data))])
-    assert store.read("maps", "ab12") is None
+    assert store.read("maps", KEY) is None
 
 
 def test_every_single_byte_counts(tmp_path: Path) -> None:
