@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +103,55 @@ def write_imagenet(root: Path, classes: int = 6, per_class: int = 2) -> None:
             _picture(root / "imagenet" / "val" / wnids[10 * c] / name, (300, 260) if k else (256, 280), 10 * c + k)
     rows = "".join(f"{i}\t{wnid}\tclass {i}\n" for i, wnid in enumerate(wnids))
     (root / "imagenet" / "classes.tsv").write_text(rows)
+
+
+def _chunk(data: bytes) -> bytes:
+    return struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+
+
+def write_bad_picture(path: Path, kind: str) -> None:
+    """What is called a picture and cannot be read as one, or not right; `BAD_PICTURES` says what is told of it."""
+    clear = Image.new("RGBA", (8, 8), (1, 2, 3, 0))
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(path.parent / "nowhere")
+    elif kind == "large file":
+        with path.open("wb") as file:
+            file.truncate(2 << 30)
+    elif kind == "bomb":
+        size = struct.pack(">IIBBBBB", 60000, 60000, 8, 0, 0, 0, 0)
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, (b"IHDR" + size, b"IDAT" + zlib.compress(b"")))))
+    elif kind == "cut":
+        Image.effect_noise((64, 64), 50).save(path)
+        path.write_bytes(path.read_bytes()[:1500])
+    elif kind == "transparent":
+        clear.save(path)
+    elif kind == "transparent colour":
+        clear.convert("P").save(path, transparency=0)
+    elif kind == "floats":
+        Image.fromarray(np.ones((8, 8), dtype=np.float32)).save(path, format="TIFF")
+    elif kind == "line":
+        Image.new("L", (1, 5000)).save(path)
+    else:
+        path.write_bytes(b"")
+
+
+BAD_PICTURES = {
+    "folder": "is a folder",
+    "pipe": "is no regular file",
+    "link": "is a link to nothing",
+    "large file": "has more than 1024 MiB",
+    "bomb": "exceeds limit",
+    "cut": "truncated",
+    "transparent": "transparent pixels",
+    "transparent colour": "transparent pixels",
+    "floats": "no known white",
+    "line": "1 x 5000 pixels are no picture",
+    "empty": "cannot identify",
+}
 
 
 def write_all(root: Path) -> Path:

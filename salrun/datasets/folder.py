@@ -7,8 +7,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from salrun.datasets.base import SPLITS, Table, digest
-from salrun.datasets.pictures import SUFFIXES, PictureDataset, pictures_of
+from salrun.datasets.decoding import VERSION, check_regular, decode
+from salrun.datasets.pictures import SUFFIXES, PictureDataset, fit_to, pictures_of
 from salrun.errors import SalrunError, unknown
 
 
@@ -58,10 +61,14 @@ class Folder(PictureDataset):
         ]
         if not rows:
             raise SalrunError(f"no pictures: the folders of {self.root} have none that end in {', '.join(SUFFIXES)}")
+        for _, path, _ in rows:
+            check_regular(path)
         return rows
 
     def load(self, part: str) -> Table:
-        return self.pictures(self._files)
+        ids, paths, classes = zip(*self._files, strict=True)
+        prepare = fit_to(self.size, self.fit, self.short_side)
+        return Table(list(ids), torch.tensor(classes), lambda rows: decode([paths[r] for r in rows], prepare))
 
     def ids(self, split: str) -> list[str]:
         if split not in SPLITS:
@@ -70,4 +77,4 @@ class Folder(PictureDataset):
 
     def digests(self) -> dict[str, str]:
         pictures = "\n".join(f"{name} {index} {digest(path)}" for name, path, index in self._files)
-        return {"pictures": hashlib.sha256(pictures.encode()).hexdigest()}
+        return {"pictures": hashlib.sha256(f"{VERSION}\n{pictures}".encode()).hexdigest()}

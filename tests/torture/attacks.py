@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import spoilers
+import numpy as np
+from PIL import Image
+
+from tests import fake_data, spoilers
 from tests.torture.trials import SHIPPED, Finding, Life, Trial, finding, reference, refused, tables
 
 SMALL = [w for w in SHIPPED if not w.startswith(("methods", "metrics", "fit_images"))]
@@ -55,7 +58,50 @@ def clearing(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("cache clear in a project's folder", faults, "only entries were removed; what cannot be is named")
 
 
+NET = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 2)
+    def forward(self, x):
+        return self.head(self.conv(x).relu().mean((2, 3)))
+"""
+OWN = [
+    *("model=own", "model.arch._target_=mynet.Net", "dataset=folder", "device=cpu"),
+    *("dataset.root=pictures", "dataset.size=16", "dataset.short_side=16", "methods=[gradient]", "report=false"),
+    "metrics=[sparseness]",
+]
+
+
+def own_home(folder: Path) -> Path:
+    """A folder with a network and pictures of a user's own."""
+    for kind, colour in {"blue": (40, 60, 200), "red": (200, 60, 40)}.items():
+        (folder / "pictures" / kind).mkdir(parents=True, exist_ok=True)
+        for k in range(2):
+            Image.new("RGB", (20, 18 + k), colour).save(folder / "pictures" / kind / f"{k}.png")
+    (folder / "mynet.py").write_text(NET)
+    return folder
+
+
+def pictures(folder: Path, n: int) -> Iterator[Finding]:
+    """Pictures that are deep, cut, empty, huge, transparent, folders, pipes or links to nothing; none makes it wait."""
+    home, faults = own_home(folder / "home"), []
+    bad = home / "pictures" / "blue" / "bad.png"
+    for kind in [*fake_data.BAD_PICTURES][:n]:
+        fake_data.write_bad_picture(bad, kind)
+        fault = refused(Life(OWN, home), "blue/bad.png")
+        faults.append(f"{kind}: {fault}" if fault else "")
+        bad.rmdir() if bad.is_dir() else bad.unlink()
+    for k in range(2):
+        Image.fromarray(np.full((18, 20), 20000 + k, dtype=np.uint16)).save(home / "pictures" / "blue" / f"deep{k}.png")
+    life = Life(OWN, home)
+    faults.append("" if life.end() == 0 else life.last_line)
+    yield finding("pictures that cannot be read right", faults, "each named in one line; 16 bits are scaled")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
+    "pictures": Trial(pictures, 99, 3),
 }

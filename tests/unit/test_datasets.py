@@ -507,6 +507,29 @@ def test_an_empty_or_missing_folder_is_named(tmp_path: Path) -> None:
         Folder(str(tmp_path / "empty")).batch(["cat/a.png"])
 
 
+def test_pictures_of_any_depth_are_scaled_right(tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "cat"
+    folder.mkdir(parents=True)
+    ramp = np.linspace(0, 65535, 16 * 16).reshape(16, 16)
+    Image.fromarray(ramp.astype(np.uint16)).save(folder / "deep.png")
+    Image.fromarray((ramp / 257).round().astype(np.uint8)).save(folder / "plain.png")
+    Image.fromarray((ramp / 257).round().astype(np.uint8)).convert("LA").save(folder / "opaque.png")
+    Image.fromarray(ramp > 32767).save(folder / "bits.png")
+    data = Folder(str(tmp_path / "mine"), size=16, short_side=16)
+    x = data.batch([f"cat/{name}.png" for name in ("deep", "plain", "opaque", "bits")]).x
+    assert torch.equal(x[1], x[2]) and set(x[3].flatten().tolist()) == {0.0, 1.0}
+    assert (x[0] - x[1]).abs().max() <= 1 / 255 and x[0].amin() == 0 and x[0].amax() == 1
+
+
+@pytest.mark.parametrize(("kind", "told"), fake_data.BAD_PICTURES.items())
+def test_a_picture_that_cannot_be_read_right_is_named(kind: str, told: str, tmp_path: Path) -> None:
+    root = own_pictures(tmp_path / "mine")
+    fake_data.write_bad_picture(root / "cat" / "bad.png", kind)
+    data = Folder(str(root), size=16, short_side=20)
+    with pytest.raises(SalrunError, match=rf"picture .*cat/bad\.png.* {told}"):
+        data.batch(["cat/bad.png"])
+
+
 # -- the protocol -----------------------------------------------------------------------------------------------------
 
 
