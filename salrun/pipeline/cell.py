@@ -88,6 +88,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
         if config["report"]:
             with record.stage("report"):
                 write_report(out)
+        record.write(made=made(out))
     link_latest(out)
     if told:
         tell(Run(out), comparisons, config["verbose"])
@@ -212,6 +213,11 @@ def announce(cell: Cell, cost: Plan, numerics: Numerics) -> None:
         log.info("%s, scale=%s: %s", cell.name, cell.scale, cost.short())
     if numerics.line():
         log.info("%s", numerics.line())
+
+
+def made(out: Path) -> list[str]:
+    """What must be there for the run to be done: its tables, and its report where there is one."""
+    return [str(path.relative_to(out)) for path in sorted((*out.glob("tables/*"), *out.glob("report.html")))]
 
 
 def link_latest(out: Path) -> None:

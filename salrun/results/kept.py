@@ -26,7 +26,7 @@ from salrun.results.maps import OWN, PER_IMAGE, KeptMaps, MapWriter
 from salrun.results.run import Run
 from salrun.store.files import write_atomic
 
-MACHINE = ("host", "pid", "process", "queue", "runs", "platform", "peak_memory_mib")  # of run.json
+MACHINE = ("host", "pid", "process", "queue", "runs", "made", "platform", "peak_memory_mib")  # of run.json
 FOLDERS = re.compile(r"(?<![\w.~])~?/(?:[^\s\"'/]+/)+")  # of a path: its file says enough
 OURS = ("textbox", "mnist", "mnist_halves", "mnist_shapes")  # kinds of data whose pictures may be published
 NOT_OURS = ("places",)  # backgrounds that may not

@@ -77,6 +77,8 @@ def job_in(
     what = what or described(facts)
     status = facts.get("status")
     if status == "done":
+        if file := lacking(folder, facts):
+            return Job("failed", what, folder, f"it was done, but {file} is gone", log)
         return Job("planned" if facts.get("planned_only") else "done", what, folder, "", log)
     if queued in WAITING:
         return Job("running", what, folder, f"stopped, and in the queue again: {queued}", log)
@@ -102,6 +104,14 @@ def described(facts: dict[str, Any]) -> str:
 def stage(facts: dict[str, Any]) -> str:
     again = f", attempt {facts['attempts']}" if facts.get("attempts", 1) > 1 else ""
     return f"{facts.get('stage', 'starting')}{again}"
+
+
+def lacking(folder: Path, facts: Mapping[str, Any]) -> str:
+    """The first of the files that a run made which is not there any more, or empty."""
+    made = facts.get("made")
+    paths = [folder / str(name) for name in made] if isinstance(made, list) else []
+    lost = (path for path in paths if not path.is_file() or not path.stat().st_size)
+    return next((str(path.relative_to(folder)) for path in lost), "")
 
 
 def lost(folder: Path, facts: dict[str, Any], queued: str, submitted: Mapping[str, Any]) -> str:
@@ -190,6 +200,6 @@ def held(sweep: Path) -> bool:
 def finished(folder: Path, config: dict[str, Any], code: str) -> bool:
     """Whether this very job, config and code, is done already."""
     facts = read_facts(folder)
-    if facts.get("status") != "done" or facts.get("code") != code or not (folder / "tables").is_dir():
+    if facts.get("status") != "done" or facts.get("code") != code or not facts.get("made") or lacking(folder, facts):
         return False
     return OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")) == config

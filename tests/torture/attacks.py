@@ -5,14 +5,17 @@ They belong to `python -m tests.torture.trials`, which says how to run one.
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from salrun.sweep.jobs import job_in
 from tests import fake_data, spoilers
-from tests.torture.trials import SHIPPED, Finding, Life, Trial, finding, reference, refused, tables
+from tests.torture.trials import SHIPPED, Finding, Life, Trial, finding, reference, refused, run_of, tables
 
 SMALL = [w for w in SHIPPED if not w.startswith(("methods", "metrics", "fit_images"))]
 PLAIN = [*SMALL, "methods=[gradient]", "metrics=[insertion]", "metrics.insertion.step=1024", "report=false"]
@@ -100,8 +103,33 @@ def pictures(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("pictures that cannot be read right", faults, "each named in one line; 16 bits are scaled")
 
 
+def unreported(folder: Path, n: int, seed: int = 8) -> Iterator[Finding]:
+    """Killed while the report is written, a run is not done; one that lost its report is done again by its sweep."""
+    home, faults, dice = folder / "home", [], random.Random(seed)
+    words = [w for w in PLAIN if not w.startswith("report")]
+    reference(home, words)
+    seconds = json.loads((run_of(home) / "run.json").read_text())["timings"]["report"]
+    killed = 0
+    for number in range(n):
+        out = home / f"run-{number}"
+        killed += (
+            Life([*words, f"hydra.run.dir={out}"], home).kill_in("report", dice.random() * 1.2 * seconds) is not None
+        )
+        state, page = job_in(out).state, out / "report.html"
+        whole = page.exists() and page.read_text().rstrip().endswith("</html>")
+        faults.append("done without a report" if state == "done" and not whole else "")
+    sweep = [*words, "-m", "seed=0,1", f"hydra.sweep.dir={home / 'sweep'}"]
+    for lost in ("", "0/report.html", "1/tables/scores.parquet"):
+        (home / "sweep" / lost).unlink() if lost else None
+        life = Life(sweep, home)
+        whole = life.end() == 0 and (not lost or (home / "sweep" / lost).exists())
+        faults.append("" if whole else f"{lost}: {life.last_line}")
+    yield finding("killed while the report is written", faults, f"{killed} kills; done means that all is there")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
     "pictures": Trial(pictures, 99, 3),
+    "unreported": Trial(unreported, 40, 2),
 }

@@ -14,6 +14,8 @@ from salrun.config.compose import compose_config
 from salrun.pipeline import cell
 from salrun.results import record
 from salrun.results.run import Run
+from salrun.sweep.jobs import finished as finished_job
+from salrun.sweep.jobs import job_in
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,edge]", "device=cpu"),
@@ -113,6 +115,20 @@ def test_a_run_is_done_when_its_report_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert (seen["status"], seen["stage"]) == ("running", "report")
     facts = record.read_facts(tmp_path / "run")
     assert facts["status"] == "failed" and facts["reason"] == "ValueError: no page today"
+
+
+def test_a_job_is_done_while_all_that_it_made_is_there(tmp_path: Path) -> None:
+    config = check(compose_config([*WORDS, f"cache_dir={tmp_path / 'store'}", "methods=[edge]", "metrics=[pafl]"]))
+    out = cell.run(config, tmp_path / "run")
+    code = record.code_of(config)
+    assert {"report.html", "tables/scores.parquet"} < set(record.read_facts(out)["made"])
+    assert finished_job(out, config, code)
+    for name in ("report.html", "tables/scores.parquet"):
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(b"")
+        assert not finished_job(out, config, code) and job_in(out).state == "failed"
+        (out / name).write_bytes(data)
+    assert job_in(out).state == "done"
 
 
 def test_overrides_are_kept_word_by_word(tmp_path: Path) -> None:

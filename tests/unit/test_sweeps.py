@@ -124,6 +124,9 @@ def test_states(tmp_path: Path, dead: dict) -> None:
     away, mine = {"host": "elsewhere", "pid": 1}, {**HERE, "pid": os.getpid()}
     cases = {
         "done": ({"status": "done", **dead}, 0, {}, ("done", "")),
+        "whole": ({"status": "done", "made": ["run.json"], **dead}, 0, {}, ("done", "")),
+        "lost": ({"status": "done", "made": ["run.json", "report.html"]}, 0, {}, ("failed", "report.html is gone")),
+        "empty": ({"status": "done", "made": ["run.log"]}, 0, {}, ("failed", "run.log is gone")),
         "failed": ({"status": "failed", "reason": "boom"}, 0, {}, ("failed", "boom")),
         "stopped": ({"status": "interrupted"}, 0, {}, ("failed", "interrupted")),
         "here": ({"status": "running", "stage": "model", **mine}, 9999, {}, ("running", "model")),
@@ -183,8 +186,7 @@ def test_the_same_command_goes_on_where_nobody_is_at_work(tmp_path: Path, dead: 
 
 
 def test_done_is_of_this_config_and_this_code(tmp_path: Path) -> None:
-    run = run_folder(tmp_path / "r", status="done", code="abc")
-    (run / "tables").mkdir()
+    run = run_folder(tmp_path / "r", status="done", code="abc", made=["run.json"])
     (run / "config.yaml").write_text("seed: 0\nbuckets: {1: a}\n")
     assert sweeps.finished(run, {"seed": 0, "buckets": {1: "a"}}, "abc")
     assert not sweeps.finished(run, {"seed": 1, "buckets": {1: "a"}}, "abc")
