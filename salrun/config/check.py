@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from salrun.config.catalogue import names, part_config
 from salrun.config.copies import KEY as COPIES
 from salrun.config.copies import with_copies
-from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, TRANSFORMED
+from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, REASONING, TRANSFORMED
 from salrun.config.settings import GROUPS, SETTINGS, folder_of, papers, parse_shard
 from salrun.config.signatures import check_parameters, parameters
 from salrun.errors import SalrunError, unknown
@@ -27,6 +29,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as fault:
         raise SalrunError(f"the config does not resolve at '{fault.full_key}': {str(fault).splitlines()[0]}") from fault
+    _check_finite(config)
     for key, declared in SETTINGS.items():
         wrong = complaint(config.get(key), str(declared.type))
         if wrong:
@@ -81,6 +84,15 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return value or {}
 
 
+def _check_finite(value: Any, where: str = "") -> None:
+    """No setting means NaN or infinity: what is computed with them is nothing, or never ends."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SalrunError(f"{where} must be a finite number, got {value}")
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, content in inside:
+        _check_finite(content, f"{where}.{key}" if where else str(key))
+
+
 def _check_switches(cfg: DictConfig) -> None:
     """What other settings are looked up by: the scale, and the reading where the experiment has several."""
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
@@ -111,3 +123,5 @@ def _check_reasoning(dataset: dict[str, Any]) -> None:
     asked = (parameters(dataset["_target_"]) or {}).get("reasoning")
     if asked and asked.required and not dataset.get("reasoning"):
         raise SalrunError("this data set needs a reasoning: add reasoning=<name> (salrun list reasoning)")
+    if asked and dataset.get("reasoning"):
+        check_parameters(REASONING, dataset["reasoning"], "dataset.reasoning")

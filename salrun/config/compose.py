@@ -7,21 +7,22 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from salrun.config.catalogue import conf_dir, names
 from salrun.config.check import check
 from salrun.config.command import Command, of_hydra
-from salrun.config.settings import SETTINGS
+from salrun.config.settings import SETTINGS, Settings
 from salrun.config.signatures import UnknownKey
 from salrun.errors import SalrunError, near, unknown
 
@@ -31,20 +32,36 @@ MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 
 def check_command(command: Command) -> None:
     """Raise SalrunError if any job of this command has a bad config (the first jobs of a large sweep)."""
-    combinations = expand(command.overrides)
-    if not command.multirun:
-        _check_one_job(command.overrides)
+    combinations = _combinations(command)
     for combination in itertools.islice(combinations, MOST_COMBINATIONS):
         checked(compose_config(combination, command.folders), combination, command.folders)
 
 
 def composed_run(command: Command) -> tuple[dict[str, Any], DictConfig]:
     """(the checked config of a single run, all that was composed: Hydra's own part too)."""
-    expand(command.overrides)
-    _check_one_job(command.overrides)
+    _combinations(command)
     whole = _composed(command.overrides, command.folders)
     HydraConfig.instance().set_config(whole)  # what `${hydra:...}` reads
+    _check_resolved(whole, command.overrides)
     return checked(_without_hydra(whole), command.overrides, command.folders), whole
+
+
+def _combinations(command: Command) -> Iterator[list[str]]:
+    """Of a sweep; a single run is told what in it is one."""
+    parsed = _all_parsed(command.overrides)
+    if not command.multirun:
+        _check_one_job(parsed)
+    return expand(command.overrides, command.folders)
+
+
+def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
+    """What is typed for Hydra itself must resolve: of the rest `check` sees to it."""
+    for word, override in zip(overrides, _all_parsed(overrides), strict=True):
+        try:
+            if of_hydra(word):
+                OmegaConf.select(whole, override.key_or_group)
+        except OmegaConfBaseException as fault:
+            raise SalrunError(f"cannot apply '{word}': {str(fault).splitlines()[0]}") from fault
 
 
 def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> dict[str, Any]:
@@ -55,13 +72,13 @@ def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]
         raise SalrunError(_not_typed(fault.key, overrides, folders) or str(fault)) from fault
 
 
-def _check_one_job(overrides: Sequence[str]) -> None:
+def _check_one_job(overrides: Sequence[Override]) -> None:
     """Several values are a sweep's; of methods and metrics a list is meant more often."""
-    for override in map(_parsed, overrides):
+    for override in overrides:
         if override.is_sweep_override():
             line, key = str(override.input_line), override.get_key_element()
             value = line.partition("=")[2]
-            if override.key_or_group in LISTS and override.is_choice_sweep():
+            if override.key_or_group in LISTS and not isinstance(override.value(), Glob) and override.is_choice_sweep():
                 raise SalrunError(f"'{line}' is a sweep: write '{key}=[{value}]' to use all in one run, or add -m")
             raise SalrunError(f"'{line}' is a sweep: add -m to run one job for each value")
 
@@ -70,20 +87,34 @@ def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
 
-def expand(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """All combinations of a sweep's overrides."""
+def _all_parsed(overrides: Sequence[str]) -> list[Override]:
     try:
-        parsed = list(map(_parsed, overrides))
+        return list(map(_parsed, overrides))
     except HydraException as fault:
         raise SalrunError(_parse_error(fault, overrides)) from fault
+
+
+def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> Iterator[list[str]]:
+    """All combinations of a sweep's overrides."""
     choices = []
-    for override in parsed:
+    for override in _all_parsed(overrides):
         if override.is_sweep_override():
             key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+            choices.append([f"{key}={value}" for value in _swept(override, folders)])
         else:
             choices.append([str(override.input_line)])
     return (list(c) for c in itertools.product(*choices))
+
+
+def _swept(override: Override, folders: tuple[Path, ...]) -> Iterator[str]:
+    """The values of a sweep; `glob(...)` stands for names of a group."""
+    value = override.value()
+    if not isinstance(value, Glob):
+        return override.sweep_string_iterator()
+    matches = value.filter(list(names(override.key_or_group, folders)))
+    if not matches:
+        raise SalrunError(f"'{override.input_line}' matches nothing: glob(...) stands for names of a group")
+    return iter(matches)
 
 
 def _parse_error(fault: HydraException, overrides: Sequence[str]) -> str:
@@ -210,21 +241,49 @@ def _check_distinct(group: str, chosen: Sequence[str]) -> None:
 
 
 def _check_keys(whole: DictConfig, plain: Sequence[str], search: Sequence[str], folders: Iterable[Path]) -> None:
-    """Refuse a top-level key that nothing reads: it is neither declared, nor a group, nor used by an interpolation."""
-    unread = {str(key) for key in whole} - {*SETTINGS, "hydra", *_interpolated(str(OmegaConf.to_container(whole)))}
-    if not unread:
+    """Refuse a key that nothing reads: it is neither declared, nor a group, nor used by an interpolation."""
+    content: Any = OmegaConf.to_container(whole)
+    free = {key: value for key, value in content.items() if key not in {*SETTINGS, "hydra"} or key == "budget"}
+    here = _interpolated(str(content))
+    if all(_read(path, here) for path in _paths(free)):
         return
     files = (path.read_text("utf-8", "replace") for folder in (conf_dir(), *folders) for path in folder.rglob("*.yaml"))
     readable = {*SETTINGS, *_groups(search)}
-    typed, elsewhere = _additions(plain), _interpolated("".join(files))  # a part that is not chosen may read it
-    for key in sorted(k for k in unread - readable if k in typed or k not in elsewhere):
-        told = f"unknown key '{key}' in '{typed[key]}'" if key in typed else f"nothing reads the key '{key}'"
-        raise SalrunError(f"{told}{near(key, {*readable, *map(str, whole)} - {key, 'hydra'})}")
+    typed, elsewhere = _additions(plain), here | _interpolated("".join(files))  # a part not chosen may read it
+    for key in sorted(k for k in free if k not in readable and not _read(k, here)):
+        if key in typed or not _read(key, elsewhere):
+            told = f"unknown key '{key}' in '{typed[key]}'" if key in typed else f"nothing reads the key '{key}'"
+            raise SalrunError(f"{told}{near(key, {*readable, *map(str, whole)} - {key, 'hydra'})}")
+    paths = list(_paths({key: value for key, value in free.items() if key not in readable or key == "budget"}))
+    for path in (path for path in paths if not _read(path, elsewhere)):
+        raise SalrunError(f"unknown key '{path}': nothing reads it{near(path, {*paths} - {path}, n=1)}")
 
 
 def _interpolated(text: str) -> set[str]:
-    """The top-level keys that interpolations read."""
-    return set(re.findall(r"\$\{(?:oc\.select:)?(\w+)", text))
+    """Patterns of the keys that interpolations read; one in another stands for any name, `${scale}` for the scales."""
+    scales = "|".join(get_args(get_type_hints(Settings)["scale"]))
+    found = re.findall(r"\$\{(?=(?:oc\.select:)?((?:[\w.]|\$\{[^{}]*\})+))", text)
+    known = {re.escape(path).replace(re.escape("${scale}"), f"({scales})") for path in found}
+    return {re.sub(r"\\\$\\\{[^}]*\}", "[^.]+", pattern) for pattern in known}
+
+
+def _read(path: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns is this key, in it or above it."""
+    names = path.split(".")
+    above = [".".join(names[:n]) for n in range(1, len(names) + 1)]
+    return any(
+        pattern.startswith(re.escape(path) + r"\.") or any(re.fullmatch(pattern, key) for key in above)
+        for pattern in patterns
+    )
+
+
+def _paths(content: Any, where: str = "") -> Iterator[str]:
+    """Every key that has a value, with its place."""
+    if not isinstance(content, dict) or not content:
+        yield where
+        return
+    for key, value in content.items():
+        yield from _paths(value, f"{where}.{key}" if where else str(key))
 
 
 def _additions(plain: Sequence[str]) -> dict[str, str]:

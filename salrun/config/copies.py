@@ -28,7 +28,7 @@ def with_copies(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(name: str, spec: Mapping[str, Any]) -> int:
-    wrong = complaint(spec[KEY], "Annotated[int, AtLeast(1)]")
+    wrong = complaint(spec[KEY], "Annotated[int, Between(1, 10000)]")
     if wrong:
         raise SalrunError(f"others.{name}.{KEY} {wrong}")
     return int(spec[KEY])

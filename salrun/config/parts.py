@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OF_METHOD = ("view", "target", "label")  # keys of a method's config that are not its own parameters
 OF_METRIC = ("view", "variants")
 OF_DATASET = ("transforms",)
+REASONING = "salrun.datasets.reasoning.Reasoning"
 TRANSFORMED = "salrun.datasets.transforms.Transformed"
 KINDS = {"methods": "method", "metrics": "metric", "dataset": "dataset", "model": "model"}  # what a group's parts are
 SET_BY_OPTIONS = {"metrics": ("view",), "dataset": OF_DATASET}  # beside the part's own parameters

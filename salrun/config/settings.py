@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from salrun.errors import SalrunError
-from salrun.ranges import AtLeast, readable
+from salrun.ranges import AtLeast, Between, readable
 
 
 def setting(default: Any, about: str, deviates: bool = False, added: bool = False) -> Any:
@@ -36,7 +36,7 @@ class Settings:
     protocol: str | None = setting(
         None, "which part of the paper's measurements this is, where it has several (zhang: fidelity, ...)"
     )
-    seed: int = setting(
+    seed: Annotated[int, Between(-9223372036854775808, 9223372036854775807)] = setting(
         0,
         "of the model, its training, the choice of explained images (dataset.explained_seed) and every random draw; "
         "data that is drawn has its own (dataset.seed)",
@@ -63,11 +63,13 @@ class Settings:
 
     device: str = setting("auto", "auto | cuda | mps | cpu")
     precision: Literal["float32", "float64"] = setting("float32", "of the model and its maps")
-    threads: Annotated[int, AtLeast(1)] | None = setting(None, "CPU threads of this job; null: torch's default")
-    tile: Annotated[int, AtLeast(1)] = setting(
+    threads: Annotated[int, Between(1, 1024)] | None = setting(None, "CPU threads of this job; null: torch's default")
+    tile: Annotated[int, Between(1, 65536)] = setting(
         20, "images per tile: the unit of work, resume and sharding (part of the cache key)"
     )
-    chunk: Annotated[int, AtLeast(1)] | None = setting(None, "most images (or copies) in one pass; bounds memory")
+    chunk: Annotated[int, Between(1, 65536)] | None = setting(
+        None, "most images (or copies) in one pass; bounds memory"
+    )
     compile: Literal["auto", "on", "off"] = setting("auto", "compile the model for forward-only work where that pays")
     numerics: Literal["exact", "fast", "fast_gradients"] = setting(
         "exact",

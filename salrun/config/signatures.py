@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ class Parameter(NamedTuple):
 
     annotation: str
     required: bool
+    module: str = ""  # in which the annotation stands
 
 
 class UnknownKey(SalrunError):
@@ -41,7 +43,9 @@ def parameters(target: str) -> dict[str, Parameter] | None:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             if node.args.kwarg:
                 return None
-            return _arguments(node.args)
+            return _arguments(node.args, module)
+        if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) in (name, "*") for a in node.names):
+            return None
     known = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
     raise SalrunError(f"_target_ '{target}': module {module} has no '{name}'{near(name, known)}")
 
@@ -57,14 +61,18 @@ def _tree(module: str) -> ast.Module | None:
         )
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    try:
+        return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as fault:
+        raise SalrunError(f"_target_ module '{module}': {spec.origin} cannot be read as Python: {fault}") from fault
 
 
-def _arguments(given: ast.arguments) -> dict[str, Parameter]:
+def _arguments(given: ast.arguments, module: str) -> dict[str, Parameter]:
     defaults = [*[None] * len(given.args), *given.defaults][len(given.defaults) :]  # those of the last arguments
     pairs = zip([*given.args, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True)
     return {
-        a.arg: Parameter(ast.unparse(a.annotation) if a.annotation else "Any", default is None) for a, default in pairs
+        a.arg: Parameter(ast.unparse(a.annotation) if a.annotation else "Any", default is None, module)
+        for a, default in pairs
     }
 
 
@@ -77,7 +85,7 @@ def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, Para
         name = ast.unparse(base)
         if name in ("Method", "Metric", "Protocol"):
             continue
-        inherited = parameters(f"{_home(name, module, tree)}.{name}")
+        inherited = None if "." in name else parameters(f"{_home(name, module, tree)}.{name}")
         if inherited is None:
             return None
         found |= inherited
@@ -85,7 +93,7 @@ def _fields(node: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, Para
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             annotation = ast.unparse(item.annotation)
             if not annotation.startswith("ClassVar"):
-                found[item.target.id] = Parameter(annotation, item.value is None)
+                found[item.target.id] = Parameter(annotation, item.value is None, module)
     return found
 
 
@@ -103,7 +111,7 @@ def fits(value: Any, annotation: str) -> bool:
 
 
 def check_parameters(target: str, given: dict[str, Any], where: str, reserved: tuple[str, ...] = ()) -> None:
-    """Unknown parameters and wrong types of a `_target_`, each one sentence."""
+    """Unknown parameters and wrong types of a `_target_`, and of what stands in its mappings, each one sentence."""
     known = parameters(target)
     if known is None:
         return
@@ -112,6 +120,35 @@ def check_parameters(target: str, given: dict[str, Any], where: str, reserved: t
             continue
         if key not in known:
             raise UnknownKey(f"{where}.{key}", [*known, *reserved])
-        wrong = complaint(value, known[key].annotation)
-        if wrong:
-            raise SalrunError(f"{where}.{key} {wrong}")
+        _check_value(value, known[key].annotation, known[key].module, f"{where}.{key}")
+
+
+def _check_value(value: Any, annotation: str, module: str, where: str) -> None:
+    """A value and what is in it: a part by its `_target_`, `dict[str, T]`, `Annotated[dict, C]` (keys: C's fields)."""
+    wrong = complaint(value, annotation)
+    if wrong:
+        raise SalrunError(f"{where} {wrong}")
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("_target_"), str):
+        return check_parameters(value["_target_"], value, where)
+    outer, *inner = _parsed(annotation)
+    if outer == "Annotated" and inner[-1].isidentifier() and (tree := _tree(module)) is not None:
+        check_parameters(f"{_home(inner[-1], module, tree)}.{inner[-1]}", value, where)
+    elif outer in ("dict", "Mapping"):
+        for name, content in value.items():
+            _check_value(content, inner[1], module, f"{where}.{name}")
+    elif "_target_" not in value and not re.search(r"\b(dict|Mapping|Any|object)\b", annotation):
+        raise SalrunError(f"{where} names no _target_: it must be a {annotation}")
+
+
+@lru_cache(maxsize=512)
+def _parsed(annotation: str) -> tuple[str, ...]:
+    """`name[a, b]` as (name, a, b), of several kinds the first that is one; nothing of others."""
+    node = ast.parse(annotation, mode="eval").body
+    while isinstance(node, ast.BinOp):
+        node = node.left
+    if not isinstance(node, ast.Subscript):
+        return ("",)
+    inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return (ast.unparse(node.value), *map(ast.unparse, inside))

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import nn
+
+
+@dataclass
+class Layers:
+    """The roles that a recipe's `layers` may give names of layers for; None: the usual one."""
+
+    cam: str | None = None
+    iba: str | None = None
+
 
 # Names that start so -> (CAM layer, IBA layer); the longest start wins. CAM: the last map of features, before a pool
 # that follows it; IBA: the end of the stage of stride 8 (Schulz et al. 2020: layer2 of ResNet-50, conv4_1 of VGG-16).

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,12 @@ from salrun.models import checkpoint
 from salrun.models.architectures import efficientnet_lite0
 from salrun.models.checkpoint import fill, is_file, read_weights
 from salrun.models.classifier import Classifier
-from salrun.models.layers import STRIDES, find_layers, layers_of, resnet_cam
+from salrun.models.layers import STRIDES, Layers, find_layers, layers_of, resnet_cam
 from salrun.models.recipe import Obtained
 from salrun.models.torchvision import build, load_weights
 from salrun.models.training import fresh
-from salrun.models.verification import check_fit, verify_once
+from salrun.models.verification import Gate, check_fit, verify_once
+from salrun.ranges import Above
 from salrun.store.entries import Store
 from salrun.types import Dataset
 
@@ -77,10 +78,10 @@ class OwnModel(Pretrained):
     arch: Callable[[], nn.Module]
     weights: str | None = None
     sha256: str | None = None  # of the file, or its beginning
-    layers: dict[str, str] = field(default_factory=dict)
+    layers: Annotated[dict[str, str], Layers] = field(default_factory=dict)
     mean: list[float] = field(default_factory=lambda: [0.0])
-    std: list[float] = field(default_factory=lambda: [1.0])
-    gate: dict[str, float] = field(default_factory=dict)
+    std: list[Annotated[float, Above(0)]] = field(default_factory=lambda: [1.0])
+    gate: Annotated[dict[str, float], Gate] = field(default_factory=dict)
 
     @property
     def source(self) -> str:  # type: ignore[override]
@@ -113,10 +114,10 @@ class TorchvisionModel(Pretrained):
     variant: Literal["v1"] | None = None
     classes: int = 1000
     sha256: str | None = None  # of the file, or its beginning
-    layers: dict[str, str] = field(default_factory=dict)  # cam, iba: instead of the architecture's own (None)
+    layers: Annotated[dict[str, str], Layers] = field(default_factory=dict)  # None: the architecture's own
     mean: list[float] = field(default_factory=lambda: list(MEAN))
-    std: list[float] = field(default_factory=lambda: list(STD))
-    gate: dict[str, float] = field(default_factory=dict)
+    std: list[Annotated[float, Above(0)]] = field(default_factory=lambda: list(STD))
+    gate: Annotated[dict[str, float], Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = {role: layer for role, layer in self.layers.items() if layer is not None}
@@ -209,10 +210,10 @@ class EfficientNetLite0(Pretrained):
     name: str = "efficientnet_lite0"
     root: str | None = None
     weights: str | None = None
-    layers: dict[str, str] = field(default_factory=dict)
+    layers: Annotated[dict[str, str], Layers] = field(default_factory=dict)
     mean: list[float] = field(default_factory=lambda: list(LITE_MEAN))
-    std: list[float] = field(default_factory=lambda: list(LITE_STD))
-    gate: dict[str, float] = field(default_factory=dict)
+    std: list[Annotated[float, Above(0)]] = field(default_factory=lambda: list(LITE_STD))
+    gate: Annotated[dict[str, float], Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.layers = LITE_LAYERS | {role: layer for role, layer in self.layers.items() if layer is not None}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import torch
 from torch import nn
@@ -21,8 +21,10 @@ from salrun import types
 from salrun.errors import SalrunError, unknown
 from salrun.models import checkpoint
 from salrun.models.classifier import Classifier
+from salrun.models.layers import Layers
 from salrun.models.training import History, Loss, Training, accuracy, attack, fit, fresh, pgd_attack, train
-from salrun.models.verification import Verification, check_fit, verify, verify_once
+from salrun.models.verification import Gate, Verification, check_fit, verify, verify_once
+from salrun.ranges import Above, AtLeast, Between
 from salrun.rng import Draws
 from salrun.store.entries import Store, key_of
 from salrun.store.sources import source_of_module
@@ -31,6 +33,33 @@ from salrun.types import Dataset
 PAPERS = checkpoint.PAPERS
 REPRODUCTIONS = {"paper": "the paper's", "code": "the public code's"}  # recipes that follow others
 WEIGHTS_CODE = ("salrun.models.training", "salrun.models.classifier")  # what weights depend on, whatever the network
+
+
+@dataclass
+class Attack:
+    """What a recipe's `pgd` may set: see `pgd_attack`; `ramp` is a share of the steps."""
+
+    eps: Annotated[float, AtLeast(0)]
+    step: Annotated[float, AtLeast(0)]
+    iterations: Annotated[int, AtLeast(1)]
+    ramp: Annotated[float, Between(0, 1)] = 0.0
+
+
+@dataclass
+class TrainingKeys(Training):
+    """What each of a model's `recipes` may set, and in which range."""
+
+    lr: Annotated[float, Above(0)] = 1e-4
+    weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    clip_norm: Annotated[float, Above(0)] | None = None
+    batch: Annotated[int, AtLeast(1)] = 128
+    epochs: Annotated[int, AtLeast(1)] = 50
+    epoch_images: Annotated[int, AtLeast(1)] | None = None
+    patience: Annotated[int, AtLeast(1)] | None = None
+    shift: Annotated[int, AtLeast(0)] = 4
+    pgd: Annotated[dict[str, float], Attack] | None = None
+    threshold: Annotated[float, Between(0, 1)] | None = None
+    restarts: Annotated[int, AtLeast(1)] = 1
 
 
 @dataclass
@@ -54,15 +83,15 @@ class Recipe:
 
     name: str
     arch: Callable[[], nn.Module]
-    recipes: dict[str, dict[str, Any]]
+    recipes: dict[str, Annotated[dict[str, Any], TrainingKeys]]
     recipe: str = "fast"
     loss: str | None = None  # instead of the recipe's own
     training: str = "plain"
     init: str = "torch"  # torch | glorot
     mean: list[float] = field(default_factory=lambda: [0.0])
-    std: list[float] = field(default_factory=lambda: [1.0])
-    layers: dict[str, str] = field(default_factory=dict)
-    gate: dict[str, float] = field(default_factory=dict)  # accuracy, group, flips: what verification asks for
+    std: list[Annotated[float, Above(0)]] = field(default_factory=lambda: [1.0])
+    layers: Annotated[dict[str, str], Layers] = field(default_factory=dict)
+    gate: Annotated[dict[str, float], Gate] = field(default_factory=dict)
     paper: str | None = None  # whose checkpoints/ folder is searched
     weights: str | None = None  # a .safetensors file of the user's
     train: bool = False  # ignore shipped checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -12,11 +12,22 @@ from torch import nn
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.training import predictions
+from salrun.ranges import AtLeast, Between
 from salrun.store.entries import Store, key_of
 from salrun.store.sources import source_of, users_code
 from salrun.types import Dataset, Flipping
 
 FLIPS = 100  # pairs for every two buckets that differ in one object
+
+
+@dataclass
+class Gate:
+    """What a recipe's `gate` may ask for: accuracy overall and in every group, paired flips; measured on `images`."""
+
+    accuracy: Annotated[float, Between(0, 1)] = 0.0
+    group: Annotated[float, Between(0, 1)] = 0.0
+    flips: Annotated[float, Between(0, 1)] = 0.0
+    images: Annotated[float, AtLeast(1)] | None = None
 
 
 @dataclass

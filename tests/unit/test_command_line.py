@@ -68,8 +68,7 @@ def test_what_deviates_from_a_paper_is_declared() -> None:
     [
         ["+methods.gradient.label=mine"],
         ["++seed=3"],
-        ["+model.layers.other=conv1"],
-        ["+budget.mine.smoke=3"],
+        ["+budget.mine.smoke=3", "dataset.n_per_bucket=${budget.mine.smoke}"],
         ["++background=noise"],
         ["+others.second=${model}"],
         ["+hydra.job.env_set.A=b", "++hydra.verbose=false"],

@@ -82,7 +82,7 @@ def test_a_lone_copy_has_no_neighbour_and_no_copies_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (config({}, random=random(0)), "others.random.copies must be at least 1, got 0"),
+        (config({}, random=random(0)), "others.random.copies must be between 1 and 10000, got 0"),
         (config({}, random=random("many")), "others.random.copies must be int, got 'many'"),
         (config({}, random=random(2, draw=5)), "others.random: copies numbers the draws; take 'draw' out"),
         (config({}, random=random(2), random_1=random(1)), "others.random.copies: 'random_1' is another model's name"),
