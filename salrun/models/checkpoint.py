@@ -20,7 +20,7 @@ from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.store.entries import key_of
 from salrun.store.files import write_atomic
-from salrun.store.sources import source_of_module
+from salrun.store.sources import LIBRARIES, source_of_module
 from salrun.store.tensors import digest, read_safetensors
 
 TORCH_FILES = (".pth", ".pt", ".bin")
@@ -206,7 +206,7 @@ def model_key(model: Classifier) -> str:
     pass of a class does that is not torch's.
     """
     modules = {type(part).__module__ for part in model.module.modules()}
-    written = sorted(m for m in modules if m.partition(".")[0] not in ("torch", "torchvision"))
+    written = sorted(m for m in modules if m.partition(".")[0] not in LIBRARIES)
     return key_of(
         "weights",
         weights=fingerprint(model.module),

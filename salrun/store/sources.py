@@ -23,6 +23,9 @@ LEFT_OUT = (
 )  # not hashed, nor what is in the store package
 
 
+LIBRARIES = ("torch", "torchvision")  # known by their versions, which run.json has: too large to be read
+
+
 def source_of(part: object) -> str:
     """Hash of the module that defines a part, and of what it imports: changed code, changed key."""
     cls = part if isinstance(part, type) else type(part)
@@ -148,7 +151,7 @@ def _followed(name: str, by: str) -> bool:
     """Whether a name is a module of salrun, of the importing module's own package, or a user's."""
     top = name.partition(".")[0]
     if top in ("salrun", by.partition(".")[0]):
-        return _file(name) is not None
+        return top not in LIBRARIES and _file(name) is not None
     if _installed(_file(top)):
         return False
     path = _file(name)

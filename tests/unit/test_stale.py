@@ -215,3 +215,8 @@ def test_a_plug_in_without_parts_or_without_its_decorator_is_named(
     monkeypatch.delenv("SALRUN_PLUGINS")
     assert cli.run(["check", "undecorated.py"]) == cli.run(["check", "undecorated:Beside"]) == 2
     assert capsys.readouterr().err.count("put @dataclass above it") == 2
+
+
+def test_torch_is_known_by_its_version() -> None:
+    store._reach.cache_clear()
+    assert store._reach("torch.nn.modules.activation", frozenset()) == {"torch.nn.modules.activation"}
