@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from salrun.config.catalogue import conf_dir, names
 from salrun.config.check import check
 from salrun.config.command import Command, of_hydra
+from salrun.config.files import check_files
 from salrun.config.settings import SETTINGS, Settings
 from salrun.config.signatures import UnknownKey
 from salrun.errors import SalrunError, near, unknown
@@ -48,6 +49,7 @@ def composed_run(command: Command) -> tuple[dict[str, Any], DictConfig]:
 
 def _combinations(command: Command) -> Iterator[list[str]]:
     """Of a sweep; a single run is told what in it is one."""
+    check_files(command.folders)
     parsed = _all_parsed(command.overrides)
     if not command.multirun:
         _check_one_job(parsed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,31 @@ def test_a_mistake_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("salrun: ") and told in line
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+BOMB = "a: &a [1, 1, 1, 1]\n" + "".join(
+    f"{new}: &{new} [*{old}, *{old}, *{old}]\n" for old, new in pairwise("abcdefghijklm")
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"- 1\n- 2\n", "must be a mapping"),
+        (b"\xef\xbb\xbfname: mine\n", "begins with a byte order mark"),
+        (BOMB.encode(), "its aliases counted"),
+        (b"name: &a [*a]\n", "is nested too deeply"),
+    ],
+)
+def test_a_config_file_that_cannot_be_meant_is_named(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(content)
+    assert cli.run(["--config-dir", "conf", "+experiment=mine", *BASE[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "conf/experiment/mine.yaml" in line and told in line
 
 
 @pytest.mark.parametrize(
