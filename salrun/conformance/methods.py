@@ -168,6 +168,8 @@ def target_matters(method: Method, case: Case) -> None:
     """Another target gives another map."""
     if model_free(method, case):
         raise NotApplicable("it looks at no model")
+    if not method.sees_class:
+        raise NotApplicable("it asks for no class")
     before = case.run(method)
     case.target = (case.target + 1) % CLASSES
     require((before - case.run(method)).abs().max() > 0, "the map is the same for another class")
@@ -258,7 +260,9 @@ def model_untouched(method: Method, case: Case) -> None:
         case.target = case.target - CLASSES
         require(state_of(case) == before, f"changed after an error: {_changed(before, state_of(case))}")
     else:
-        require(model_free(method, case), "a target that does not exist is taken without an error")
+        require(
+            model_free(method, case) or not method.sees_class, "a target that does not exist is taken without an error"
+        )
 
 
 def state_of(case: Case) -> dict[str, object]:
@@ -342,7 +346,7 @@ def half_precision(method: Method, case: Case) -> None:
     require(raw.dtype == case.x.dtype, f"{raw.dtype} maps of {case.x.dtype} images")
     scale = expected.abs().amax((1, 2, 3), keepdim=True).clamp_min(1e-30)
     off = ((raw - expected).abs() / scale).mean()
-    require(0 < off <= 0.02, f"maps in half precision differ by {off:.1e} of their largest value on average")
+    require(0 < off <= 0.05, f"maps in half precision differ by {off:.1e} of their largest value on average")
 
 
 def folded(method: Method, case: Case) -> None:

@@ -92,6 +92,89 @@ class GradCAMPlusPlus(Method):
 
 
 @dataclass
+class LayerCAM(Method):
+    """sum_k ReLU(g_kij) ReLU(A_kij), g = dy_c/dA: each place has weights of its own.
+
+    Jiang et al. 2021. Meant for shallow layers too (`layer`); behind a ReLU the second one changes nothing.
+    """
+
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "Layer-CAM"
+    source: ClassVar[str] = "Jiang et al. 2021, doi:10.1109/TIP.2021.3089943"
+    foldable = True
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
+        return resize((gradient.relu() * activation).sum(1, keepdim=True).relu(), x)
+
+
+@dataclass
+class XGradCAM(Method):
+    """ReLU(sum_k w_k A_k), w_k = sum_ij A_kij g_kij / sum_ij A_kij, g = dy_c/dA: 0 for a channel that sums to 0.
+
+    Fu et al. 2020. Equal to Grad-CAM where the layer's gradient is the same at every place.
+    """
+
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "XGrad-CAM"
+    source: ClassVar[str] = "Fu et al. 2020, arXiv:2008.02312"
+    foldable = True
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
+        total = activation.sum((2, 3))
+        weight = (activation * gradient).sum((2, 3)) / torch.where(total == 0, 1, total)
+        return resize(weighted(activation, torch.where(total == 0, 0 * total, weight)).relu(), x)
+
+
+@dataclass
+class EigenCAM(Method):
+    """A v, v the first right singular vector of the layer's output A as a matrix (places, channels): no class is asked.
+
+    Muhammad, Yeasin 2020. The sign of v is free: the map sums to a number >= 0, and behind a ReLU has no negative
+    value. `centred` takes each channel's mean off A first, as pytorch-grad-cam does; the larger end is then positive.
+    """
+
+    centred: bool = False
+    layer: str = "cam"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    sees_class: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "Eigen-CAM"
+    source: ClassVar[str] = "Muhammad, Yeasin 2020, arXiv:2008.00299"
+    foldable = True
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    @torch.no_grad()
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        check_targets(x, target)
+        activation = layer_output(model, x, fitted.layer or self.layer, fitted.chunk, stop=False)
+        matrix = wide(activation).flatten(2).mT
+        matrix = matrix - matrix.mean(1, keepdim=True) if self.centred else matrix
+        finite = matrix.isfinite().all(2).all(1)[:, None, None]
+        plane = first_component(torch.where(finite, matrix, 0)).where(finite, torch.nan)
+        end = plane.amax(1, keepdim=True) + plane.amin(1, keepdim=True) if self.centred else plane.sum(1, keepdim=True)
+        plane = plane * torch.where(end < 0, -1, 1)
+        return resize(plane.to(activation).view(len(x), 1, *activation.shape[2:]), x)
+
+
+def first_component(matrix: Tensor) -> Tensor:
+    """A v of matrices A (B, n, m), (B, n, 1): from A^T A, or from A A^T, whose vector is A v / |A v|, if smaller."""
+    if matrix.shape[1] <= matrix.shape[2]:
+        value, vector = torch.linalg.eigh(matrix @ matrix.mT)
+        return vector[:, :, -1:] * value[:, None, -1:].clamp(min=0).sqrt()
+    return matrix @ torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[:, :, -1:]
+
+
+@dataclass
 class ScoreCAM(Method):
     """ReLU(sum_k w_k A_k), w_k from the score of x * M_k, M_k = A_k resized to the image and scaled to [0, 1].
 

@@ -121,3 +121,14 @@ def shared_pass(
     done = model.pass_once(x, target, layer, space, fitted.chunk, to_input=layer is None)
     passed(len(x))
     return done
+
+
+def references_of(fitted: Fitted, x: Tensor, method: str) -> Tensor:
+    """The background images, of the kind of `x`; a method that needs them and has none says so."""
+    references = fitted.background
+    if references is None or len(references) == 0:
+        raise SalrunError(f"{method} needs background images as references; give background=<images>")
+    if references.shape[1:] != x.shape[1:]:
+        shapes = f"images {tuple(x.shape[1:])}, background {tuple(references.shape[1:])}"
+        raise SalrunError(f"{method} needs background images of the same shape as the images: {shapes}")
+    return references.to(x)

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from salrun.errors import SalrunError
 from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one_hot, ordinary, pullback, trace
-from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked
+from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, references_of
 from salrun.methods.relevance import part
 from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, Space, check_targets
@@ -275,12 +274,7 @@ class DeepSHAP(Method):
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        if fitted.background is None or len(fitted.background) == 0:
-            raise SalrunError("deep_shap needs background images as references; give background=<images>")
-        if fitted.background.shape[1:] != x.shape[1:]:
-            shapes = f"images {tuple(x.shape[1:])}, background {tuple(fitted.background.shape[1:])}"
-            raise SalrunError(f"deep_shap needs background images of the same shape as the images: {shapes}")
-        references = model.enter(fitted.background[: self.n_references].to(x), self.space)
+        references = model.enter(references_of(fitted, x, "deep_shap")[: self.n_references], self.space)
         point = model.enter(x.detach(), self.space)
         size = max(len(x), FREE_CHUNK) if fitted.chunk is None else max(1, fitted.chunk)
         parts = chunks(len(x), size)

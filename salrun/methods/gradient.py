@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
-from salrun.methods.chunking import run_grid, shared_pass
+from salrun.methods.chunking import references_of, run_grid, shared_pass
 from salrun.models.classifier import Classifier, Space, check_targets, not_a_number, pick
-from salrun.ranges import AtLeast
+from salrun.ranges import Above, AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
@@ -83,6 +84,32 @@ class InputXGradient(Method):
         return model.enter(x, self.space) * gradient
 
 
+def over_noise(
+    method: SmoothGrad | VarGrad,
+    model: Classifier,
+    x: Tensor,
+    target: Tensor,
+    rng: Draws,
+    fitted: Fitted,
+    take: Callable[[slice, slice, Tensor], None],
+) -> None:
+    """take(images, samples, g), g (B, n, C, H, W) the gradients at x + sigma e_k, e_k ~ N(0, 1), some at a time."""
+    check_targets(x, target)
+    point = model.enter(x, method.space)
+    scale = torch.full_like(point[:, :1, :1, :1], method.sigma)
+    if method.relative:
+        scale = scale * (point.amax((1, 2, 3), keepdim=True) - point.amin((1, 2, 3), keepdim=True))
+
+    def step(images: slice, samples: slice) -> None:
+        n, size = samples.stop - samples.start, point[0].numel()
+        noise = rng[images].normal("smoothgrad", (n, *point.shape[1:]), start=samples.start * size).to(point.dtype)
+        noisy = point[images, None] + scale[images, None] * noise
+        gradient = gradient_at(model, noisy.flatten(0, 1), target[images].repeat_interleave(n), method.space)
+        take(images, samples, gradient.unflatten(0, (-1, n)))
+
+    run_grid(step, len(x), method.n_samples, fitted.chunk)
+
+
 @dataclass
 class SmoothGrad(Method):
     """mean_k g(x + sigma e_k), e_k ~ N(0, 1), g = dy_c/dx; with `squared`, mean_k g(x + sigma e_k)^2.
@@ -107,21 +134,87 @@ class SmoothGrad(Method):
 
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        total = torch.zeros_like(x)
+
+        def take(images: slice, samples: slice, gradient: Tensor) -> None:
+            total[images] += (gradient.square() if self.squared else gradient).sum(1)
+
+        over_noise(self, model, x, target, rng, fitted, take)
+        return total / self.n_samples
+
+
+@dataclass
+class VarGrad(Method):
+    """var_k g(x + sigma e_k) = mean_k (g_k - mean_k g_k)^2, e_k ~ N(0, 1), g = dy_c/dx; the draws are SmoothGrad's.
+
+    Adebayo et al. 2018, "Local Explanation Methods for Deep Neural Networks Lack Sensitivity to Parameter Values".
+    `relative`: sigma is a share of the image's own range max - min.
+    """
+
+    n_samples: Annotated[int, AtLeast(2)] = 50
+    sigma: Annotated[float, Above(0)] = 0.15
+    relative: bool = True
+    space: Literal["norm", "raw"] = "norm"
+
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "VarGrad"
+    source: ClassVar[str] = "Adebayo et al. 2018, arXiv:1810.03307"
+    foldable = True
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 3.0 * self.n_samples
+
+    @torch.no_grad()
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        mean, squares = torch.zeros_like(x), torch.zeros_like(x)
+
+        def take(images: slice, samples: slice, gradient: Tensor) -> None:
+            """Chan's form of Welford's update: nothing cancels."""
+            before, after = samples.start, samples.stop
+            here = gradient.mean(1)
+            shift = here - mean[images]
+            squares[images] += (gradient - here.unsqueeze(1)).square().sum(1)
+            squares[images] += shift.square() * (before * (after - before) / after)
+            mean[images] += shift * ((after - before) / after)
+
+        over_noise(self, model, x, target, rng, fitted, take)
+        return squares / self.n_samples
+
+
+@dataclass
+class ExpectedGradients(Method):
+    """mean_k (x - r_k) g(r_k + a_k (x - r_k)), r_k a random background image, a_k ~ U(0, 1), g = dy_c/dx.
+
+    Erion et al. 2021; GradientSHAP of shap and Captum. On average over draws it sums to y_c(x) - mean_r y_c(r).
+    """
+
+    n_samples: Annotated[int, AtLeast(1)] = 50
+    space: Literal["norm", "raw"] = "norm"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"background"})
+    paper_name: ClassVar[str] = "Expected Gradients"
+    source: ClassVar[str] = "Erion et al. 2021, arXiv:1906.10670"
+    foldable = True
+    averages_passes: ClassVar[bool] = True
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 3.0 * self.n_samples
+
+    @torch.no_grad()
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
+        references = model.enter(references_of(fitted, x, "expected_gradients"), self.space)
         point = model.enter(x, self.space)
-        scale = torch.full_like(point[:, :1, :1, :1], self.sigma)
-        if self.relative:
-            scale = scale * (point.amax((1, 2, 3), keepdim=True) - point.amin((1, 2, 3), keepdim=True))
         total = torch.zeros_like(point)
 
-        def step(images: slice, samples: slice) -> None:
-            n, size = samples.stop - samples.start, point[0].numel()
-            noise = rng[images].normal("smoothgrad", (n, *point.shape[1:]), start=samples.start * size).to(point.dtype)
-            noisy = point[images, None] + scale[images, None] * noise
-            gradient = gradient_at(model, noisy.flatten(0, 1), target[images].repeat_interleave(n), self.space)
-            if self.squared:
-                gradient = gradient.square()
-            total[images] += gradient.unflatten(0, (-1, n)).sum(1)
+        def step(images: slice, part: slice) -> None:
+            n = part.stop - part.start
+            chosen = rng[images].integer(len(references), "expected_gradients/reference", n, part.start)
+            share = rng[images].uniform("expected_gradients/place", n, part.start).to(point)
+            difference = point[images, None] - references[chosen]
+            on_path = references[chosen] + share.view(*share.shape, 1, 1, 1) * difference
+            gradient = gradient_at(model, on_path.flatten(0, 1), target[images].repeat_interleave(n), self.space)
+            total[images] += (gradient.view_as(difference) * difference).sum(1)
 
         run_grid(step, len(x), self.n_samples, fitted.chunk)
         return total / self.n_samples

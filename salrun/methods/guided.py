@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from salrun.methods.backward import Op, Rules, Step, explain, ordinary, starts
+from salrun.methods.cam import GradCAM
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -86,3 +87,26 @@ class GuidedBackprop(Method):
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         rules = _rules("guided_backprop", positive_and_active)
         return explain(model, x, target, rules, self.space, starts(self.start), fitted.chunk)
+
+
+@dataclass
+class GuidedGradCAM(Method):
+    """Guided backprop times Grad-CAM, which is resized to the image and has no negative value.
+
+    Selvaraju et al. 2017, section 3.2.
+    """
+
+    layer: str = "cam"
+    space: Literal["norm", "raw"] = "norm"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"layer"})
+    paper_name: ClassVar[str] = "Guided Grad-CAM"
+    source: ClassVar[str] = "Selvaraju et al. 2017, arXiv:1610.02391"
+    foldable = True
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 6.0
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        cam = GradCAM(layer=self.layer)(model, x, target, rng, fitted)
+        return GuidedBackprop(space=self.space)(model, x, target, rng, fitted) * cam

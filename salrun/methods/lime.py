@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
-from skimage.segmentation import quickshift, slic
 from torch import Tensor
 
 from salrun.methods.chunking import run_pairs
+from salrun.methods.superpixels import superpixels, switched_off
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
 from salrun.ranges import Above, AtLeast, Between
@@ -71,11 +70,10 @@ class LIME(Method):
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        segments = [self._segment(image) for image in x.cpu()]
-        counts = [int(labels.max()) + 1 for labels in segments]
-        segment = torch.from_numpy(np.stack(segments)).to(x.device).flatten(1)
+        looks = self.n_segments, self.compactness, self.ratio, self.kernel_size, self.max_dist
+        segment, counts = superpixels(x, self.segmentation, *looks)
         on = self._samples(rng, torch.tensor(counts, device=x.device), max(counts))
-        shown, hidden = model.normalise(x), model.normalise(self._hidden(x, segment))
+        shown, hidden = model.normalise(x), model.normalise(switched_off(x, segment, self.hide, self.hide_value))
         network = partial(model.head, space="norm")
         features = wide(on)
         p = torch.zeros_like(features[:, :, 0])
@@ -94,25 +92,6 @@ class LIME(Method):
         if self.positive_part:
             coefficient = coefficient.clamp(min=0)
         return coefficient.gather(1, segment).view(len(x), 1, *x.shape[2:])
-
-    def _segment(self, image: Tensor) -> np.ndarray:
-        """Superpixel numbers 0..n-1, (H, W) int64, of an image (C, H, W) on the CPU; grey is seen as RGB."""
-        # A pixel that is not finite spoils the map through its probabilities; scikit-image must survive it first.
-        pixels = image.nan_to_num().expand(3 if len(image) == 1 else -1, -1, -1).permute(1, 2, 0).double().numpy()
-        lab = pixels.shape[2] == 3
-        if self.segmentation == "slic":
-            labels = slic(pixels, self.n_segments, self.compactness, convert2lab=lab, start_label=0)
-        else:
-            labels = quickshift(pixels, self.ratio, self.kernel_size, self.max_dist, convert2lab=lab)
-        return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
-
-    def _hidden(self, x: Tensor, segment: Tensor) -> Tensor:
-        """The image with every superpixel off."""
-        if self.hide == "constant":
-            return torch.full_like(x, self.hide_value)
-        index = segment.unsqueeze(1).expand(-1, x.shape[1], -1)
-        mean = torch.zeros_like(index, dtype=x.dtype).scatter_reduce(2, index, x.flatten(2), "mean", include_self=False)
-        return mean.gather(2, index).view_as(x)
 
     def _samples(self, rng: Draws, count: Tensor, width: int) -> Tensor:
         """(B, N, width) booleans: which superpixels each sample keeps; numbers from count[b] on are padding, off."""

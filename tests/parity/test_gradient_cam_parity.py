@@ -6,14 +6,27 @@ pytorch-grad-cam scales its maps in float32 (OpenCV): 1e-5.
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torchvision.models import resnet18
 from torchvision.models.vgg import cfgs, make_layers
 
-from salrun.methods.cam import GradCAM, GradCAMPlusPlus, ScoreCAM
-from salrun.methods.gradient import Gradient, InputXGradient, IntegratedGradients, SmoothGrad
+from salrun.methods.cam import GradCAM, GradCAMPlusPlus, LayerCAM, ScoreCAM, XGradCAM, first_component, resize
+from salrun.methods.gradient import (
+    ExpectedGradients,
+    Gradient,
+    InputXGradient,
+    IntegratedGradients,
+    SmoothGrad,
+    VarGrad,
+)
+from salrun.methods.guided import GuidedGradCAM
+from salrun.methods.kernel_shap import KernelSHAP
+from salrun.methods.layers import layer_output
+from salrun.methods.occlusion import Occlusion
+from salrun.methods.superpixels import grid, switched_off
 from salrun.models.classifier import Classifier
 from tests import toys
 from tests.toys import draws
@@ -108,8 +121,8 @@ def test_captums_trapezoid_is_low():
     close(run(IntegratedGradients(n, "trapezoid"), classifier, x) * (n - 1) / n, theirs, 1e-7)
 
 
-@pytest.mark.parametrize(("squared", "kind"), [(False, "smoothgrad"), (True, "smoothgrad_sq")])
-def test_captum_noise_tunnel_with_our_noise(monkeypatch, squared, kind):
+@pytest.mark.parametrize("kind", ["smoothgrad", "smoothgrad_sq", "vargrad"])
+def test_captum_noise_tunnel_with_our_noise(monkeypatch, kind):
     attr = pytest.importorskip("captum.attr")
     classifier, x, n = model("cnn"), images(), 6
     noise = RNG.normal("smoothgrad", (n, *x.shape[1:])).double().flatten(0, 1)
@@ -118,7 +131,63 @@ def test_captum_noise_tunnel_with_our_noise(monkeypatch, squared, kind):
     expected = tunnel.attribute(
         classifier.normalise(x), nt_type=kind, nt_samples=n, stdevs=0.1, target=TARGET, abs=False
     )
-    close(run(SmoothGrad(n, 0.1, relative=False, squared=squared), classifier, x), expected)
+    squared = kind == "smoothgrad_sq"
+    ours = VarGrad(n, 0.1, relative=False) if kind == "vargrad" else SmoothGrad(n, 0.1, False, squared)
+    close(run(ours, classifier, x), expected)
+
+
+def test_captum_gradient_shap_with_our_draws(monkeypatch):
+    """Its draws come from numpy: one reference and one place for each of its copies, image by image."""
+    attr = pytest.importorskip("captum.attr")
+    classifier, x, n = model("cnn"), images(), 5
+    references = toys.images(4, SIZE, seed=9)
+    chosen = RNG.integer(4, "expected_gradients/reference", n).flatten().numpy()
+    share = RNG.uniform("expected_gradients/place", n).double().flatten().numpy()
+    monkeypatch.setattr(np.random, "choice", lambda *args, **kwargs: chosen)
+    monkeypatch.setattr(np.random, "uniform", lambda *args, **kwargs: share)
+    peer = attr.GradientShap(classifier.module)
+    expected = peer.attribute(
+        classifier.normalise(x), classifier.normalise(references), n_samples=n, stdevs=0.0, target=TARGET
+    )
+    close(toys.run(ExpectedGradients(n), classifier, x, TARGET, background=references), expected, 1e-6)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (12, 5)])
+def test_captum_occlusion(window, stride):
+    attr = pytest.importorskip("captum.attr")
+    classifier, x = model("cnn"), images()
+    expected = attr.Occlusion(classifier.module).attribute(
+        classifier.normalise(x), (3, window, window), (3, stride, stride), target=TARGET
+    )
+    close(run(Occlusion(window, stride), classifier, x), expected[:, :1], 1e-6)  # its sums are float32
+
+
+def test_captum_shapley_values_of_few_parts():
+    """All orders of four parts, one image at a time: exact, as ours is."""
+    attr = pytest.importorskip("captum.attr")
+    classifier, x = model("cnn"), images()
+    parts = grid(x, 2).view(B, 1, SIZE, SIZE)
+    hidden = classifier.normalise(switched_off(x, parts.flatten(1), "mean", 0.0))
+    peer = attr.ShapleyValues(classifier.module)
+    expected = torch.cat(
+        [
+            peer.attribute(
+                classifier.normalise(x[b : b + 1]), hidden[b : b + 1], TARGET[b : b + 1], feature_mask=parts[b : b + 1]
+            )
+            for b in range(B)
+        ]
+    )
+    close(run(KernelSHAP(14, cells=2, output="logit"), classifier, x), expected[:, :1], 1e-6)
+
+
+@pytest.mark.parametrize("name", ["cnn", "vgg16"])
+def test_captum_guided_grad_cam(name):
+    """It resizes by the nearest neighbour unless told otherwise."""
+    attr = pytest.importorskip("captum.attr")
+    classifier, x = model(name), images()
+    peer = attr.GuidedGradCam(classifier.module, classifier.layer("cam"))
+    expected = peer.attribute(classifier.normalise(x), TARGET, interpolate_mode="bilinear")
+    close(run(GuidedGradCAM(), classifier, x), expected)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -139,6 +208,26 @@ def grad_cam_peer(cls, classifier, x, **attributes):
         vars(peer).update(attributes)
         chosen = [targets.ClassifierOutputTarget(int(c)) for c in TARGET]
         return torch.from_numpy(peer(classifier.normalise(x), chosen)).double().unsqueeze(1)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("method", [LayerCAM(), XGradCAM()])
+def test_pytorch_grad_cam_of_other_weights(name, method):
+    classifier, x = model(name), images()
+    close(minmax(run(method, classifier, x)), grad_cam_peer(type(method).__name__, classifier, x), 1e-5)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_pytorch_grad_cam_eigen(name):
+    """Centred, and of either sign: it takes the one that LAPACK gives, and keeps what is positive of it."""
+    classifier, x = model(name), images()
+    matrix = layer_output(classifier, x, "cam", stop=False).flatten(2).mT
+    plane = first_component(matrix - matrix.mean(1, keepdim=True))
+    side = round(plane.shape[1] ** 0.5)
+    theirs = grad_cam_peer("EigenCAM", classifier, x)
+    for b in range(B):
+        both = [minmax(resize((sign * plane[b]).view(1, 1, side, side).relu(), x)) for sign in (1, -1)]
+        assert min((some - theirs[b : b + 1]).abs().max() for some in both) < 1e-4
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from salrun.errors import SalrunError
 from salrun.methods import cam
-from salrun.methods.cam import FakeCAM, GradCAM, GradCAMPlusPlus, ScoreCAM
+from salrun.methods.cam import EigenCAM, FakeCAM, GradCAM, GradCAMPlusPlus, LayerCAM, ScoreCAM, XGradCAM
 from salrun.methods.gradient import Gradient
 from salrun.types import Fitted
 from tests.toys import classifier, close, draws, images, run, seeded, targets
@@ -244,3 +244,55 @@ def test_a_cam_alone_goes_back_no_further_than_its_layer():
     assert (len(forward), len(back)) == (2, 1)
     assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
     assert gradient.shape == x.shape
+
+
+def test_layer_cam_slow_twin():
+    model, x = net(), images()
+    activation, gradient = layer_gradient(model, x)
+    raw = run(LayerCAM(), model, x)
+    for b in range(B):
+        expected = sum(gradient[b, k].clamp(min=0) * activation[b, k] for k in range(K))
+        close(raw[b], up(expected.clamp(min=0)))
+
+
+def test_xgrad_cam_slow_twin():
+    model, x = net(), images()
+    with torch.no_grad():
+        model.module[0][0].bias[2] = -100.0  # a dead channel: its sum is 0
+    activation, gradient = layer_gradient(model, x)
+    raw = run(XGradCAM(), model, x)
+    for b in range(B):
+        expected = torch.zeros(3, 3, dtype=torch.float64)
+        for k in range(K):
+            if activation[b, k].sum() > 0:
+                expected += (activation[b, k] * gradient[b, k]).sum() / activation[b, k].sum() * activation[b, k]
+        close(raw[b], up(expected.clamp(min=0)))
+
+
+@pytest.mark.parametrize("channels", [K, 20])  # fewer and more than the nine places: either matrix of products
+@pytest.mark.parametrize("centred", [False, True])
+def test_eigen_cam_is_the_first_singular_component(channels, centred):
+    def build():
+        return nn.Sequential(nn.Conv2d(3, channels, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(channels * 9, CLASSES))
+
+    model, x = classifier(seeded(build, 1), cam="1"), images()
+    raw = run(EigenCAM(centred), model, x)
+    for b in range(B):
+        matrix = model.module[:2](model.normalise(x[b : b + 1])).detach()[0].flatten(1).T
+        matrix = matrix - matrix.mean(0) if centred else matrix
+        plane = (matrix @ torch.linalg.svd(matrix).Vh[0]).view(3, 3)
+        end = plane.max() + plane.min() if centred else plane.sum()
+        close(raw[b], up(plane * end.sign()), 1e-9)
+    assert centred or raw.min() >= -1e-12
+
+
+def test_eigen_cam_of_one_pattern_is_that_pattern():
+    """All channels are multiples of one plane P: A = P a^T has the component P |a|."""
+
+    class Pattern(nn.Module):
+        def forward(self, x):
+            return x[:, :1] * torch.tensor([3.0, 4.0], dtype=x.dtype).view(1, 2, 1, 1)
+
+    module = nn.Sequential(Pattern(), nn.Flatten(), nn.Linear(2 * 64, CLASSES))
+    model, x = classifier(module, (0.0,) * 3, (1.0,) * 3, cam="0"), images()
+    close(run(EigenCAM(), model, x), 5 * x[:, :1], 1e-10)

@@ -9,11 +9,13 @@ from torch import nn
 from salrun.errors import SalrunError
 from salrun.methods.cam import GradCAM, GradCAMPlusPlus
 from salrun.methods.gradient import (
+    ExpectedGradients,
     Gradient,
     InputXGradient,
     IntegratedGradients,
     Sensitivity,
     SmoothGrad,
+    VarGrad,
     quadrature,
 )
 from salrun.types import Fitted
@@ -218,3 +220,53 @@ def test_nan_is_not_lost_in_a_relu():
 def test_bad_parameters(make, words):
     with pytest.raises(SalrunError, match=words):
         make()
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_vargrad_is_the_variance_of_what_smoothgrad_averages(chunk):
+    model, x, n = small(act=nn.Softplus), images(), 7
+    squares, mean = (run(SmoothGrad(n, squared=squared), model, x) for squared in (True, False))
+    close(run(VarGrad(n), model, x, chunk=chunk), squares - mean**2, 1e-10)
+
+
+def test_vargrad_of_squares_is_that_of_the_noise():
+    """g = 2 (c + 1) z: its variance is (2 (c + 1) sigma)^2 times that of the normal draws."""
+    model, x, n, sigma = toys.classifier(Squares()), images(), 9, 0.3
+    noise = RNG.normal("smoothgrad", (n, *x.shape[1:])).double()
+    factor = 2 * (TARGET + 1).double().view(-1, 1, 1, 1) * sigma
+    close(run(VarGrad(n, sigma, relative=False), model, x), factor**2 * noise.var(1, correction=0), 1e-6)
+
+
+def test_expected_gradients_of_a_linear_model_are_weights_times_the_mean_difference():
+    model, x, n = linear(), images(), 11
+    references = toys.images(5, 6, seed=7)
+    chosen = RNG.integer(5, "expected_gradients/reference", n)
+    difference = (model.normalise(x).unsqueeze(1) - model.normalise(references)[chosen]).mean(1)
+    weights = model.module[1].weight.detach()[TARGET].view_as(x)
+    close(run(ExpectedGradients(n), model, x, background=references), weights * difference, 1e-12)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, None])
+def test_expected_gradients_slow_twin(chunk):
+    model, x, n = small(act=nn.Softplus), images(), 6
+    references = toys.images(3, 6, seed=7)
+    chosen = RNG.integer(3, "expected_gradients/reference", n)
+    share = RNG.uniform("expected_gradients/place", n).double()
+    expected = torch.zeros_like(x)
+    for b in range(B):
+        for k in range(n):
+            point, start = (model.normalise(t) for t in (x[b : b + 1], references[chosen[b, k]][None]))
+            leaf = (start + share[b, k] * (point - start)).requires_grad_(True)
+            model.module(leaf)[0, TARGET[b]].backward()
+            expected[b] += ((point - start) * leaf.grad)[0] / n
+    close(run(ExpectedGradients(n), model, x, background=references, chunk=chunk), expected, 1e-10)
+
+
+def test_expected_gradients_sum_to_the_gain_over_the_background():
+    """On average over draws; with many the sum is near."""
+    model, x = small(act=nn.Softplus), images()
+    references = toys.images(3, 6, seed=7)
+    found = run(ExpectedGradients(4000), model, x, background=references).sum((1, 2, 3))
+    logits, others = (model(t).detach() for t in (x, references))
+    gain = logits.gather(1, TARGET[:, None])[:, 0] - others[:, TARGET].mean(0)
+    torch.testing.assert_close(found, gain, rtol=0, atol=0.05 * float(gain.abs().max()))

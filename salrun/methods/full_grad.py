@@ -1,0 +1,87 @@
+"""FullGrad: what the input and every bias of a network contribute to a logit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from salrun.methods.cam import resize
+from salrun.methods.chunking import gather_chunked
+from salrun.models.classifier import Classifier, check_targets, not_a_number, pick
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
+
+
+def bias_of(layer: nn.Module) -> Tensor | None:
+    """What a layer with feature maps adds to each channel: its bias; of a batch norm beta - gamma mean / std."""
+    if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
+        return layer.bias
+    if isinstance(layer, nn.BatchNorm2d) and layer.running_mean is not None and layer.running_var is not None:
+        gain = torch.rsqrt(layer.running_var + layer.eps)
+        gain = gain if layer.weight is None else gain * layer.weight
+        return -layer.running_mean * gain if layer.bias is None else layer.bias - layer.running_mean * gain
+    return None
+
+
+@dataclass
+class FullGrad(Method):
+    """psi(x g) + sum over layers l of psi(b_l dy_c/dz_l), g = dy_c/dx, z_l = W_l u + b_l, summed over channels.
+
+    Srinivas, Fleuret 2019. In a ReLU network sum(x g) + sum_l sum(b_l dy_c/dz_l) = y_c. psi: absolute value, then the
+    image's values over all channels scaled to [0, 1], then bilinear to the image. Biases of layers without feature
+    maps (linear ones) have no place in the image and are left out, as in the authors' code; their bilinear rule is
+    `align_corners: true`.
+    """
+
+    align_corners: bool = True
+    space: Literal["norm", "raw"] = "norm"
+
+    signed: ClassVar[bool] = False
+    paper_name: ClassVar[str] = "FullGrad"
+    source: ClassVar[str] = "Srinivas, Fleuret 2019, arXiv:1905.00780"
+
+    def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
+        check_targets(x, target)
+        return gather_chunked(lambda part: self.map(model, x[part], target[part]), len(x), fitted.chunk)
+
+    def map(self, model: Classifier, x: Tensor, target: Tensor) -> Tensor:
+        total, *others = self.contributions(model, x, target)
+        plane = unit(total).sum(1, keepdim=True)
+        for other in others:
+            plane = plane + resize(unit(other).sum(1, keepdim=True), x, self.align_corners)
+        return plane
+
+    def contributions(self, model: Classifier, x: Tensor, target: Tensor) -> list[Tensor]:
+        """x g, then b_l dy_c/dz_l of every layer with feature maps in the order of the forward pass."""
+        outputs: list[Tensor] = []
+        biases: list[Tensor] = []
+
+        def keep(layer: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
+            bias = bias_of(layer)
+            if bias is None or output.dim() != 4:
+                return None
+            outputs.append(output)
+            biases.append(bias.detach().view(-1, 1, 1))
+            return output.clone()  # what follows may change it in place
+
+        handles = [module.register_forward_hook(keep) for module in model.module.modules()]
+        try:
+            with torch.enable_grad():
+                point = model.enter(x, self.space).detach().requires_grad_(True)
+                score = pick(model.head(point, self.space), target)
+                gradients = torch.autograd.grad(score.sum(), [point, *outputs], allow_unused=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+        found = [point.detach() * not_a_number(gradients[0], score)]
+        return found + [b * g for b, g in zip(biases, gradients[1:], strict=True) if g is not None]
+
+
+def unit(t: Tensor) -> Tensor:
+    """|t|, each image scaled to [0, 1] over all its channels; zeros where it is the same everywhere."""
+    t = t.abs()
+    low, high = t.amin((1, 2, 3), keepdim=True), t.amax((1, 2, 3), keepdim=True)
+    return (t - low) / torch.where(high == low, 1, high - low)
