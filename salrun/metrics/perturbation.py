@@ -9,6 +9,7 @@ mean colour of the data.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -24,7 +25,7 @@ from salrun.rng import Draws
 from salrun.types import NAN_MAP, OK, UNDEFINED, Scene, Score
 
 Ties = Literal["random", "raster", "raster_reversed"]
-Output = Literal["probability", "max_probability", "logit"]
+Output = Literal["probability", "max_probability", "logit", "correct"]
 Substrate = Literal["blur", "grey", "black", "random_rgb", "uniform"]
 
 GROUPS = 28  # RISE's batch evaluation: 224*8 of 224*224 pixels per step
@@ -60,11 +61,13 @@ def batch_size(x: Tensor, chunk: int | None) -> int:
 
 
 def read(logits: Tensor, target: Tensor, output: Output) -> Tensor:
-    """(n,) float64: what is plotted against the number of pixels."""
+    """(n,) float64: what is plotted against the number of pixels; `correct`: 1 where the class is the top one."""
     logits = wide(logits)
     target = target.to(logits.device)
     if output == "logit":
         return pick(logits, target)
+    if output == "correct":
+        return torch.where(logits.isnan().any(1), torch.nan, wide(logits.argmax(1) == target))
     log_p = logits.log_softmax(1)
     return (log_p.amax(1) if output == "max_probability" else pick(log_p, target)).exp()
 
@@ -87,22 +90,41 @@ def curve(
     The B x K images are made and shown `chunk` at a time. With n orders of every image, `rank` (n B, P), order by
     order, the result is (n B, K).
     """
-    steps, total = until.shape[0], rank.shape[0] * until.shape[0]
-    size = batch_size(start, chunk)
     begin, end = start.flatten(2), finish.expand_as(start).flatten(2)
-    values = [wide(start.new_empty(0))]
-    for first in range(0, total, size):
-        index = torch.arange(first, min(first + size, total), device=start.device)
-        step, row = index % steps, index // steps
+
+    def points(row: Tensor, step: Tensor) -> Tensor:
         image = row % start.shape[0]
         place = rank.index_select(0, row).unsqueeze(1)
         shown = place < until[step].view(-1, 1, 1)
         if since is not None:
             shown &= place >= since[step].view(-1, 1, 1)
         point = torch.where(shown, end.index_select(0, image), begin.index_select(0, image))
-        values.append(read(model.head(point.unflatten(2, start.shape[2:]), "norm"), target[image], output))
-        passed(len(image))
-    return torch.cat(values).view(len(rank), steps)
+        return point.unflatten(2, start.shape[2:])
+
+    return ask(model, points, (len(rank), len(until)), target, output, batch_size(start, chunk))
+
+
+@torch.no_grad()
+def ask(
+    model: Classifier,
+    points: Callable[[Tensor, Tensor], Tensor],
+    shape: tuple[int, int],
+    target: Tensor,
+    output: Output,
+    size: int,
+) -> Tensor:
+    """f of every image of a table of rows and steps, (R, K) float64, made and shown `size` at a time.
+
+    `points(row, step)` makes some of them in norm space; row r is about image r modulo the number of targets.
+    """
+    rows, steps = shape
+    values = [wide(torch.empty(0, device=target.device))]
+    for first in range(0, rows * steps, size):
+        index = torch.arange(first, min(first + size, rows * steps), device=target.device)
+        row, step = index // steps, index % steps
+        values.append(read(model.head(points(row, step), "norm"), target[row % len(target)], output))
+        passed(len(index))
+    return torch.cat(values).view(rows, steps)
 
 
 @torch.no_grad()

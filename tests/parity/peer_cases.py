@@ -193,6 +193,17 @@ def quantus_randomises_in_registration_order() -> list[str]:
     return [name for name, _ in model.get_random_layer_generator("top_down", seed=0)]
 
 
+@case("quantus", "IndexError", "unit/test_road.py::test_equals_its_slow_twin")
+def quantus_road_reads_no_colour_images() -> dict:
+    """It numbers channel elements and looks them up among pixels; and it knows no order but most relevant first."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)).eval()
+    x = np.random.default_rng(0).random((2, 3, 4, 4), np.float32)
+    batch = {"x_batch": x, "y_batch": np.zeros(2, int), "a_batch": x[:, :1].copy()}
+    return quantus.ROAD(percentages=[50])(model=model, **batch)
+
+
 # Captum ---------------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from salrun.metrics.correlation import average_ranks, pearson, spearman
 from salrun.metrics.faithfulness import Faithfulness
+from salrun.metrics.imputation import imputed
 from salrun.metrics.insertion import PixelFlipping
 from salrun.metrics.monotonicity import Monotonicity
 from salrun.models.classifier import Classifier
@@ -105,6 +106,14 @@ def test_correlations_equal_scipy(levels: int) -> None:
         assert average_ranks(a)[i].tolist() == stats.rankdata(a[i]).tolist()
         assert float(pearson(a, b)[i]) == pytest.approx(stats.pearsonr(a[i], b[i]).statistic, abs=1e-13)
         assert float(spearman(a, b)[i]) == pytest.approx(stats.spearmanr(a[i], b[i]).statistic, abs=1e-13)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.9])
+def test_road_imputes_as_quantus(share: float) -> None:
+    x, rank = draws(1).uniform("x", (3, 9, 7), dtype=torch.float64), draws(1).permutation(63, "order")[0]
+    hole = (rank < share * 63).view(1, 1, 9, 7)
+    theirs = quantus.perturb_func.noisy_linear_imputation(x[0].numpy(), np.flatnonzero(hole), noise=0.0)
+    np.testing.assert_allclose(imputed(x, hole, 30)[0].numpy(), theirs, atol=1e-9)
 
 
 # Where Quantus 0.6 differs, and why ours does not follow --------------------------------------------------------------
