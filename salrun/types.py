@@ -175,6 +175,7 @@ class Fitted:
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     roles: Mapping[str, Tensor] = field(default_factory=dict)
     chunk: int | None = None
+    ids: tuple[str, ...] = ()  # of the images, where they are those of the data set
 
 
 class Method:
@@ -184,7 +185,7 @@ class Method:
     result depends on nothing but the image, its id and the model: never on its batch-mates.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()  # of: background feature_stats layer masks
+    needs: ClassVar[frozenset[str]] = frozenset()  # of: background feature_stats layer masks ids
     signed: ClassVar[bool] = True
     paper_name: ClassVar[str] = ""  # what the papers' tables call it
     source: ClassVar[str] = ""  # where the formula comes from
@@ -200,6 +201,13 @@ class Method:
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         """Cost per image in forward passes (a backward pass counts two)."""
         return 3.0
+
+    def content(self) -> str:
+        """What maps depend on besides settings and code: files that the method reads, as they are now."""
+        return ""
+
+    def check_images(self, ids: Sequence[str], shape: tuple[int, int, int]) -> None:
+        """Refuse images that it has nothing to say of, before anything is computed; only asked where it needs ids."""
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         raise NotImplementedError("abstract")

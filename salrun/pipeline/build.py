@@ -89,6 +89,14 @@ def _check_capabilities(cell: Cell) -> None:
     for part in cell.methods:
         if "masks" in part.method.needs and not masks:
             raise SalrunError(f"method '{part.name}' needs ground-truth masks, dataset '{cell.dataset.name}' has none")
+        if "ids" in part.method.needs:
+            part.method.check_images(cell.dataset.explained(), cell.dataset.shape)
+            again = [m.name for m in cell.metrics if m.metric.needs & {"explain", "other_map"}]
+            if again:
+                raise SalrunError(
+                    f"method '{part.name}' has maps of the data set's images and one model alone: leave out metrics "
+                    f"that ask for others ({', '.join(again)})"
+                )
         role = getattr(part.method, "layer", None) if "layer" in part.method.needs else None
         name, layers = getattr(cell.recipe, "name", ""), getattr(cell.recipe, "layers", None)
         if role in ("cam", "iba") and layers is not None and role not in layers:

@@ -307,9 +307,11 @@ class Stages:
     def map_key(self, tile: Tile, part: MethodPart, role: str = OWN, exact: bool = False) -> str:
         network = self.network_of(role, part, exact)
         copied = {} if network is self.models[role] else {"network": network.fingerprint}
+        read = {"content": part.method.content()} if "ids" in part.method.needs else {}
         return key_of(
             "maps",
             **self.base(role),
+            **read,
             ids=tile.ids,
             method=part.config,
             target=part.target,
@@ -356,6 +358,8 @@ class Stages:
         fitted = self.fitted(result.role, part)
         if "masks" in part.method.needs:
             fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
+        if "ids" in part.method.needs and x is result.batch.x:
+            fitted = replace(fitted, ids=result.tile.ids)
         if network is self._inference.get(result.role):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
