@@ -67,9 +67,11 @@ def check(cfg: DictConfig) -> dict[str, Any]:
 
 def _with_controls(config: dict[str, Any]) -> dict[str, Any]:
     """The config with its controls among the methods; where no metric is chosen there is nothing to compare."""
-    missing = [name for name in config["controls"] or () if name not in config["methods"]] if config["metrics"] else []
+    controls = config["controls"] or () if config.get("metrics") else ()
     methods = dict(config["methods"])
-    for name in missing:
+    for name in controls:
+        if name in methods:
+            continue
         spec = part_config("methods", name, config["scale"])
         if spec is None:
             raise unknown("control", name, names("methods"), f"controls=[{','.join(config['controls'])}]")

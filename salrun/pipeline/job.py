@@ -41,8 +41,8 @@ def hush(verbose: bool) -> None:
 
 def perform(config: dict[str, Any], out: Path, overrides: Sequence[str], told: bool = True) -> Exception | None:
     """Run one cell; a fault is returned, and is in the run's own files. `told`: print its answer."""
-    hush(config["verbose"])
     try:
+        hush(config["verbose"])
         from salrun.pipeline.cell import run
 
         run(config, out, overrides, told)

@@ -135,7 +135,8 @@ class Comparison:
         elif len(top) == len(self.methods):
             said = f"the {len(top)} methods cannot be told apart {under}"
         elif top:
-            said = f"{top[0]} is best {under}" if not top[1:] else f"{_listed(top)} lead {under}, not told apart"
+            first = all(j.ranking.methods[0].method == top[0] for j in self.shown) and not top[1:]
+            said = f"{_listed(top)} {'is best' if first else 'cannot be told apart from the best'} {under}"
         else:
             most = max(self.methods, key=lambda m: len(leads[m]))
             said = f"no method leads {under}; {most} does under {_listed(leads[most])}"

@@ -32,5 +32,6 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as it is printed: from the working folder where that is shorter."""
-    return min(str(path), os.path.relpath(path), key=len)
+    """A path as it is printed: from the working folder where it lies in it, which is shorter."""
+    whole = path.absolute()
+    return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path)

@@ -74,7 +74,26 @@ def test_campaigns_are_no_group(capsys: pytest.CaptureFixture) -> None:
 
 def test_a_run_without_an_experiment() -> None:
     config = check(compose_config(PLAIN))
-    assert config["name"] == "custom" and list(config["methods"]) == ["gradient"]
+    assert config["name"] == "custom" and list(config["methods"]) == ["gradient", "random"]
+    assert config["view"] == "max_abs"
+    assert list(check(compose_config([*PLAIN, "controls=[]"]))["methods"]) == ["gradient"]
+    assert list(check(compose_config([*PLAIN, "controls=[edge]"]))["methods"]) == ["gradient", "edge"]
+    assert list(check(compose_config([*PLAIN, "metrics=[]"]))["methods"]) == ["gradient"]  # nothing is compared
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_experiments_of_papers_keep_their_methods_and_views(name: str) -> None:
+    config = check(compose_config([f"+experiment={name}"]))
+    assert config["paper"] and config["view"] == "method" and config["controls"] == []
+
+
+def test_methods_are_read_through_one_view_unless_each_keeps_its_own() -> None:
+    words = [*PLAIN, "methods=[gradient,grad_cam]", "metrics=[insertion,pafl]"]
+    for more, views in (([], {"max_abs"}), (["view=sum"], {"sum"}), (["view=method"], {"max_abs", "raw"})):
+        cell = build(check(compose_config([*words, *more, "controls=[]"])))
+        insertion, *pafl = cell.metrics
+        assert {insertion.view_of(part).name for part in cell.methods} == views
+        assert pafl[1].view_of(cell.methods[0]).name == "abs_sum"  # a metric's own view stays
 
 
 def test_the_command_line_wins_over_scale() -> None:

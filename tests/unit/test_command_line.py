@@ -53,7 +53,7 @@ def test_the_help_has_every_setting_and_every_verb() -> None:
 
 def test_what_deviates_from_a_paper_is_declared() -> None:
     deviating = {name for name, declared in ALL.items() if declared.metadata["deviates"]}
-    assert deviating == set("methods metrics dataset model budget target others reading choices".split())
+    assert deviating == set("methods metrics dataset model budget target others reading choices view controls".split())
     words = [SMERF, "scale=laptop", "seed=1", "background=noise", "target=label", "+methods.rise.n_masks=3", "~model.x"]
     assert own_settings([*words, "name=dataset=3"]) == [
         f"set on the command line: {word}" for word in ("target=label", "methods.rise.n_masks=3", "model.x")

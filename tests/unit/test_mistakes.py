@@ -102,12 +102,12 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "-5"], "unknown flag '-5'"),
     ([SMERF, "--cfg", "jb"], "--cfg/-c: invalid choice: 'jb'"),
     ([SMERF, "--cfg"], "--cfg/-c: expected one argument"),
-    ([*BASE, "plan=true", "hydra.run.dir=afile/x"], "cannot make the folder afile/x: Not a directory; choose another"),
+    ([*BASE, "hydra.run.dir=afile/x"], "cannot make the folder afile/x: Not a directory; choose another"),
     (
-        [*BASE, "plan=true", "hydra.run.dir=afile"],
+        [*BASE, "hydra.run.dir=afile"],
         "cannot make the folder afile: File exists; choose another by hydra.",
     ),
-    ([*BASE, "plan=true", "hydra.run.dir=/proc/x"], "cannot make the folder /proc/x: No such file or directory"),
+    ([*BASE, "hydra.run.dir=/proc/x"], "cannot make the folder /proc/x: No such file or directory"),
     (["-m", *BASE, "seed=0,1", "hydra.sweep.dir=afile/x"], "cannot make the folder afile/x: Not a directory"),
     # files of the users' own
     (["--config-dir", "mine", "+experiment=misspelt"], "nothing reads the key 'targt'; did you mean target"),
@@ -184,7 +184,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "hydra.job.name=${nothing}"], "cannot apply 'hydra.job.name=${nothing}'"),
     ([SMERF, "hydra/launcher=int(3.5)"], "cannot apply 'hydra/launcher=int(3.5)'"),
     # verbs
-    (["list"], "salrun list takes one group"),
+    (["list", "methods", "metrics"], "salrun list takes one group"),
+    ([*BASE, "methods.gradient.view=sum", "view=max_abs"], "methods.gradient.view has no effect: all methods are read"),
+    ([*BASE, "controls=[randm]"], "unknown control 'randm'"),
     (["list", "methods", "metrics"], "salrun list takes one group"),
     (["status", "nowhere"], "nowhere is not there"),
     (["status", "--all"], "salrun status: unrecognized arguments: --all"),
