@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from salrun.report.console import amber, answer, width
-from salrun.results.claims import ENOUGH, headline
+from salrun.results.claims import ENOUGH, NOT_TESTED, headline
 from salrun.results.comparison import Comparison
 from salrun.results.run import MissingFile, Run
 from salrun.results.trust import doubts_about
@@ -13,7 +13,7 @@ from salrun.store.files import shown
 
 
 def tell(run: Run, comparisons: Sequence[Comparison], verbose: bool = False) -> None:
-    """Print the answer of a finished run; `verbose`: every deviation and every flag too."""
+    """Print the answer of a finished run; `verbose`: every deviation, flag and statement too."""
     for comparison in comparisons:
         print("\n".join(["", *answer(comparison, width()), ""]))
     print("\n".join(closing(run, comparisons)))
@@ -27,7 +27,7 @@ def closing(run: Run, comparisons: Sequence[Comparison]) -> list[str]:
     if (said := about_paper(run)) is not None:
         lines.append(f"paper:   {said}")
     if deviations := run.facts.get("deviations") or []:
-        more = f" (and {len(deviations) - 1} more; verbose=true lists them)" if deviations[1:] else ""
+        more = f" (and {len(deviations) - 1} more; verbose=true lists all)" if deviations[1:] else ""
         lines.append(f"{'differs:' if run.facts.get('paper') else 'note:':<9}{deviations[0]}{more}")
     if (run.path / "report.html").exists():
         lines.append(f"report:  {shown(run.path / 'report.html')}")
@@ -70,8 +70,11 @@ def next_step(run: Run, comparisons: Sequence[Comparison]) -> str:
 
 
 def details(run: Run) -> list[str]:
-    """Every deviation, and how many scores have which flag."""
+    """Every deviation, how many scores have which flag, and every statement that was tested."""
     flags = run.read_scores(["flag"])["flag"].value_counts().sort_index()
     notes = [f"  note: {deviation}" for deviation in run.facts.get("deviations") or []]
     counts = [f"  {n} scores are flagged {flag}" for flag, n in flags.items() if flag != "ok"]
-    return [*notes, *counts]
+    if about_paper(run) is None:
+        return [*notes, *counts]
+    tested = run.claims[run.claims["answer"] != NOT_TESTED].to_dict("records")
+    return [*notes, *counts, *(f"  {c['id']}: {c['holds']} ({c['measured']})  {c['sentence']}" for c in tested)]

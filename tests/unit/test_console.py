@@ -57,9 +57,11 @@ def test_a_run_ends_with_the_answer_and_six_lines(run: Path, capsys: pytest.Capt
     last = told[told.index("model:  ") :].splitlines()
     assert [line.split()[0] for line in last] == ["model:", "paper:", "differs:", "tables:", "next:"]
     assert last[0].endswith("6000 images: verified") and "statements it can speak about" in last[1]
-    assert "(and 1 more; verbose=true lists them)" in last[2] and "RISE" not in told
+    assert "(and 1 more; verbose=true lists all)" in last[2] and "RISE" not in told
     tell(Run(run), comparisons, verbose=True)
-    assert "  note: RISE uses 1,000 masks." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "  note: RISE uses 1,000 masks." in told and "  S3: no (one model) (-0.08)  Grad-CAM spares" in told
+    assert "S5" not in told  # not tested
 
 
 def test_a_model_in_doubt_is_never_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
