@@ -294,7 +294,7 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path,
     done = run(warm, tmp_path, *words, **env)
     assert done.returncode == 0, done.stderr
     scores = pd.read_parquet(latest(tmp_path, "mine") / "tables" / "scores.parquet")
-    assert set(scores["method"]) == {"centre_bias", "gradient"} and set(scores["group"]) == {"2", "3"}
+    assert set(scores["method"]) == {"centre_bias", "gradient", "random"} and set(scores["group"]) == {"2", "3"}
     assert "UNVERIFIED" in done.stdout or "accuracy" in done.stdout
     target = ["+methods.blob={_target_: my_part.CentreBias, width: 3.0}"]
     again = run(warm, tmp_path, *words, *target)

@@ -124,6 +124,7 @@ class Small(nn.Module):
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,rise]", "device=cpu"),
+    "controls=[]",
     *(
         "dataset.n_per_bucket=2",
         "dataset.groups=[2,5,11]",

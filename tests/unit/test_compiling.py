@@ -114,6 +114,7 @@ def test_times_are_of_full_batches() -> None:
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[edge]", "metrics=[insertion]"),
+    "controls=[]",
     *("device=cpu", "metrics.insertion.step=256", "dataset.n_per_bucket=2", "dataset.groups=[2,5,11]", "tile=6"),
 )
 

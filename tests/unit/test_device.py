@@ -31,6 +31,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("mp
 SAME = 1e-4  # of a map's largest value, on average: float32 sums in another order
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,rise,smoothgrad,edge]"),
+    "controls=[]",
     *("metrics=[insertion]", "metrics.insertion.step=256", "dataset.n_per_bucket=2", "dataset.groups=[2,5,11]"),
     *("tile=3", "compile=off", "methods.rise.n_masks=40", "methods.smoothgrad.n_samples=4", "report=false"),
 )

@@ -38,6 +38,7 @@ from salrun.types import Method, Metric, Score
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,edge]", "device=cpu"),
+    "controls=[]",
     *("metrics=[insertion]", "metrics.insertion.step=256", "dataset.n_per_bucket=2", "dataset.groups=[2,5,11]"),
     *("tile=4", "compile=off"),
 )

@@ -19,6 +19,7 @@ from salrun.sweep.jobs import job_in
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,edge]", "device=cpu"),
+    "controls=[]",
     *("metrics=[pafl,map_similarity]", "dataset.n_per_bucket=2", "dataset.groups=[2,5,11]", "tile=3", "compile=off"),
     "+others.random={_target_: salrun.models.randomised.Randomised, parent: ${model}, mode: all}",
 )

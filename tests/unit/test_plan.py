@@ -20,6 +20,7 @@ from salrun.results.run import Run
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "device=cpu", "compile=off", "report=false"),
+    "controls=[]",
     *("dataset.n_per_bucket=2", "dataset.groups=[2,5,11]", "tile=4", "keep_maps=all"),
 )
 OF_PAPERS = {  # what three papers do, small; passes that a forward pass stands for

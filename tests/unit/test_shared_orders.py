@@ -19,6 +19,7 @@ from salrun.types import Score
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "device=cpu", "compile=off", "tile=4"),
+    "controls=[]",
     *("dataset.n_per_bucket=2", "dataset.groups=[2,5]", "metrics=[aopc_morf]", "metrics.aopc_morf.levels=[4]"),
     "metrics.aopc_morf.perturbations=[mean]",
 )
