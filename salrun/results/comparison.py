@@ -75,6 +75,7 @@ class Comparison:
     metrics: tuple[Judged, ...]
     methods: tuple[str, ...]
     controls: tuple[str, ...]
+    unscored: tuple[str, ...]  # methods without a single defined score
     labels: Mapping[str, str]
     doubts: tuple[str, ...]  # why the model, or one of them, cannot be trusted
 
@@ -151,6 +152,8 @@ class Comparison:
         notes = []
         if not self.has_random:
             notes.append("no `random` control in this run: nothing says what a random map would score")
+        if self.unscored:
+            notes.append(f"no score is defined of {_listed(self.unscored)}")
         if self.too_few:
             least = fewest_images(len(self.methods))
             notes.append(f"{self.images} images cannot tell {len(self.methods)} methods from random: it takes {least}")
@@ -219,7 +222,7 @@ def compare_runs(runs: Sequence[Run], none: bool = False) -> list[Comparison]:
         alike = cells[(cells[NAMED] == [called[name] for name in NAMED]).all(axis=1)]
         varying = [name for name in settings if alike[name].nunique() > 1]
         of = [runs[n] for n in dict.fromkeys(members["run"])]
-        answers += [c for c in [_comparison(of, members, varying)] if c.metrics]
+        answers += [c for c in [_comparison(of, members, varying)] if c.methods]
     if not answers and not none:
         raise SalrunError("nothing to compare: no metric of these runs, of which more or less is better, has a score")
     return answers
@@ -263,6 +266,7 @@ def _comparison(runs: Sequence[Run], cells: pd.DataFrame, varying: Sequence[str]
         metrics=metrics,
         methods=tuple(sorted(mean.index, key=lambda m: (mean[m], m))),
         controls=tuple(sorted(apart, key=controls.index)),
+        unscored=tuple(sorted({*scores["method"]} - {*mean.index, *apart})) if metrics else (),
         labels={name: str(about.get("label") or name) for run in runs for name, about in run.methods.items()},
         doubts=tuple(dict.fromkeys(doubt for run in runs for doubt in doubts_about(run))),
     )

@@ -17,9 +17,10 @@ OWN = "model"
 def doubts_about(run: Run, role: str = OWN) -> list[str]:
     """Why a model of the run cannot be trusted, one short phrase each; nothing where it was verified."""
     check = (run.facts.get("verification") or {}).get(role)
-    if check is None:  # a collected run has members with a record each
-        members = [member for member in run.members if member.path != run.path]
-        return list(dict.fromkeys(doubt for member in members for doubt in doubts_about(member, role)))
+    if check is None:  # a collected run has no record of its own, its tables say what those of its members did
+        cells = run.cells.loc[run.cells["role"] == role, "cell"]
+        said = run.models.reindex(columns=["cell", "in_doubt"]).dropna()
+        return list(dict.fromkeys(said.loc[said["cell"].isin(cells), "in_doubt"]))
     try:
         images = run.images.merge(run.cells.loc[run.cells["role"] == role, ["cell"]], on="cell")
     except MissingFile:

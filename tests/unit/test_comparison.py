@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from salrun.errors import SalrunError
-from salrun.results.comparison import compare, experiment_matrix, write_comparison
-from salrun.results.trust import doubts, highest_by_chance
+from salrun.results.comparison import compare, compare_runs, experiment_matrix, write_comparison
+from salrun.results.run import Run
+from salrun.results.trust import doubts, doubts_about, highest_by_chance
 from salrun.stats.comparison import fewest_images, groups_of, metric_agreement, rank_methods
 from salrun.stats.ranks import holm
 from tests.fake_run import make_run, save_run
@@ -166,6 +167,39 @@ def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     few = table[table["image_id"].isin([*"012"])].assign(view="sum")
     (answer,) = compare(save_run(tmp_path / "few", few))
     assert answer.notes[1] == "3 images cannot tell 2 methods from random: it takes 7"
+
+
+def test_what_has_no_score_is_named_and_controls_alone_are_no_comparison(tmp_path: Path) -> None:
+    table = seeds_and_experiments().query("experiment == 'two'")
+    gone = table.assign(value=table["value"].where(table["method"] != "b"))
+    (answer,) = compare(save_run(tmp_path / "run", gone, controls=["random"]))
+    assert answer.unscored == ("b",) and answer.notes == ["no score is defined of b"]
+    assert answer.sentence == "a is the only method; 1 of 1 better than a random map under m"
+    alone = save_run(tmp_path / "alone", table[table["method"] == "random"], controls=["random"])
+    with pytest.raises(SalrunError, match="nothing to compare"):
+        compare(alone)
+    assert compare_runs([Run(alone)], none=True) == []
+
+
+def test_sentences_name_the_leaders(tmp_path: Path) -> None:
+    one, _ = compare(save_run(tmp_path / "run", seeds_and_experiments(), controls=["random"]))
+    assert one.sentence == "a is best under m; 2 of 2 better than a random map under m"
+    table = seeds_and_experiments().query("experiment == 'two'")
+    other = table.assign(metric="n", value=-table["value"])
+    both = save_run(tmp_path / "both", pd.concat([table, other]), controls=["random"])
+    (answer,) = compare(both)
+    assert answer.sentence.startswith("no method leads under m and n; a does under n")
+    twin = table.query("method != 'a'")
+    twins = pd.concat([twin, twin.query("method == 'b'").assign(method="a")])
+    (alike,) = compare(save_run(tmp_path / "alike", twins, controls=["random"]))
+    assert alike.sentence.startswith("the 2 methods cannot be told apart under m; 2 of 2 better")
+
+
+def test_a_collected_run_remembers_the_doubts(tmp_path: Path) -> None:
+    accuracies = pd.DataFrame([{"cell": "c", "in_doubt": "of 9 images only", "what": "accuracy", "group": "(all)"}])
+    table = seeds_and_experiments().query("experiment == 'two'").assign(cell="c")
+    run = save_run(tmp_path / "run", table, accuracies=accuracies, controls=["random"])
+    assert doubts_about(Run(run)) == ["of 9 images only"]
 
 
 def test_the_tables_are_equal_byte_by_byte(tmp_path: Path) -> None:
