@@ -100,7 +100,8 @@ def make_run(
     }  # fmt: skip
     frame = pd.DataFrame({"cell": ABOUT["cell"], **about, "confidence": rng.uniform(0.6, 1, n_images)})
     scores = _scores(rng, frame.drop(columns=["cell", "confidence"]), methods)
-    cells = pd.DataFrame([{**ABOUT, "role": "model", "source": "shipped"}])
+    named = {"experiment": info.get("experiment") or ABOUT["experiment"]}
+    cells = pd.DataFrame([{**ABOUT, **named, "role": "model", "source": "shipped"}])
     groups_of_models = [ALL, *sorted(set(group), key=int)]
     accuracies = pd.concat(
         [cells.assign(verified=True, what="accuracy", group=g, value=0.9931) for g in groups_of_models]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,9 +42,14 @@ class Page:
 
 
 def draw(paper: str, run: Run, figures: Figures) -> None:
-    """figures/<paper>_<name>.png, .svg, .csv and a figure's own further files; one that lacks data is left out."""
+    """figures/<paper>_<name>.png, .svg, .csv and a figure's own further files; one that lacks data is left out.
+
+    <paper>_captions.json says what each shows.
+    """
+    from salrun.papers.captions import captions
     from salrun.papers.style import save
 
+    drawn = []
     for name, figure in figures.items():
         try:
             fig, numbers, *further = figure()
@@ -51,8 +57,11 @@ def draw(paper: str, run: Run, figures: Figures) -> None:
             continue
         stem = run.path / "figures" / f"{paper}_{name}"
         save(fig, numbers, stem)
+        drawn.append(stem.name)
         for kind, content in dict(*further).items():
             write_atomic(stem.with_name(f"{stem.name}.{kind}"), content)
+    if said := captions(paper, drawn):
+        write_atomic(run.path / "figures" / f"{paper}_captions.json", (json.dumps(said, indent=1) + "\n").encode())
 
 
 def conclude(paper: str | None, run: Run, drawn: bool = True) -> tuple[pd.DataFrame | None, list[str]]:

@@ -21,11 +21,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from salrun.errors import SalrunError
+from salrun.report.answer import Answer, Matrix, Shown, answer_of, matrix_of, sentence, six_maps
 from salrun.report.gallery import Gallery, name_scores, pack_gallery
 from salrun.results import claims as verdicts
 from salrun.results import run as results
+from salrun.results.comparison import Comparison, compare_runs
 from salrun.results.maps import BadMaps
 from salrun.results.tables import SUMMARY
+from salrun.results.trust import doubts_about
 from salrun.store.files import write_atomic
 
 HERE = Path(__file__).parent
@@ -35,6 +38,9 @@ MAX_ROWS = 6000  # of a summary table; a browser sorts and filters that many at 
 MAX_FIGURE_ROWS = 100
 EVERYTHING = ("(all)", "all", "")  # names of the group that has all images
 KEYS = ("experiment", "dataset", "model", "seed", "scale", "target")
+UNUSABLE = (SalrunError, ValueError, KeyError, TypeError, AttributeError, IndexError)  # what broken files lead to
+FIGURE = re.compile(r"figure(\d+)([a-z]?)")
+PLACE = re.compile(r"Figures? ([\d a-z,]+)")
 
 
 def write_report(run_dir: Path) -> Path:
@@ -63,6 +69,8 @@ class RunPage:
     model: pd.DataFrame | None
     summary: pd.DataFrame | None
     n_images: int | None
+    comparisons: list[Comparison]
+    doubts: list[str]
     notes: list[str]
 
     @property
@@ -106,6 +114,24 @@ class RunPage:
         return rows
 
     @property
+    def model_line(self) -> str:
+        """Which model, how good, and whether that can be trusted."""
+        own = next((check for check in self.checks if check["model"] == "model"), None)
+        if own is None or "accuracy" not in own:
+            return "What is known of the models"
+        others = f", and {len(self.checks) - 1} more" if len(self.checks) > 1 else ""
+        name = self.comparisons[0].about["model"] if self.comparisons else "model"
+        measured = f"{name}: accuracy {number(own['accuracy'])} on {own.get('n', 'an unknown number of')} images"
+        return f"{measured}, {self.model_state}{others}"
+
+    @property
+    def model_state(self) -> str:
+        """The models in a word; empty where nothing is known of them."""
+        if self.doubts:
+            return "not verified"
+        return "" if self.verified is None else "verified" if self.verified else "not verified"
+
+    @property
     def verified(self) -> bool | None:
         passed = [check["passed"] for check in self.checks if isinstance(check.get("passed"), bool)]
         return all(passed) if passed else None
@@ -127,6 +153,8 @@ class RunPage:
 @dataclass
 class Figure:
     title: str
+    caption: str  # what is shown
+    says: list[dict[str, Any]]  # the tested claims that are about it
     run: str
     uri: str
     file: str
@@ -141,6 +169,10 @@ class Chapter:
 
     title: str
     runs: list[RunPage]
+    answers: list[Answer]
+    matrix: Matrix | None  # of several comparisons
+    maps: list[Shown]
+    figure: Figure | None  # the one that stands for all
     deviations: dict[str, list[str]]
     headlines: dict[str, str]  # what each run says about the paper
     claims: dict[str, list[dict[str, Any]]]  # by what they are: counted, apart, not tested
@@ -155,14 +187,16 @@ def _write(out: Path, runs: list[RunPage], joint: bool) -> Path:
     papers: dict[str, list[RunPage]] = {}
     for run in runs:
         papers.setdefault(run.paper, []).append(run)
-    chapters = [_chapter(paper or "Other runs", members) for paper, members in papers.items()]
+    chapters = [_chapter(paper or "Other runs", members, joint) for paper, members in papers.items()]
+    every = _comparisons(runs) if joint else []
+    matrix = matrix_of(every) if len(every) > 1 else None
     places: list[tuple[str, RunPage, str, bool]] = []  # of the galleries, which take what space the rest leaves
 
     def place_of(run: RunPage, name: str, several: bool) -> str:
         places.append((uuid.uuid4().hex, run, name, several))
         return places[-1][0]
 
-    rest = _render(chapters, joint, out, place_of)
+    rest = _render(chapters, matrix, joint, out, place_of)
     space = max(MAX_BYTES - len(rest.encode(errors="replace")), MIN_GALLERY) // len(runs)
     page = []
     for mark, run, name, several in places:
@@ -184,13 +218,20 @@ def _gallery(run: RunPage, space: int, name: str, joint: bool, several: bool) ->
     return str(macros.shown(pack, why_not, run.title, name, joint, several))
 
 
-def _render(chapters: list[Chapter], joint: bool, out: Path, place_of: Callable[[RunPage, str, bool], str]) -> str:
+def _render(
+    chapters: list[Chapter],
+    matrix: Matrix | None,
+    joint: bool,
+    out: Path,
+    place_of: Callable[[RunPage, str, bool], str],
+) -> str:
     css, js = ((HERE / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     return (
         _templates()
         .get_template("page.html.j2")
         .render(
             chapters=chapters,
+            matrix=matrix,
             joint=joint,
             css=Markup(css),
             js=Markup(js),
@@ -212,7 +253,9 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, duration=duration, slug=slug, margin=margin, pretty=pretty)
+    environment.filters.update(
+        number=number, duration=duration, slug=slug, margin=margin, pretty=pretty, sentence=sentence
+    )
     environment.globals.update(whisker=whisker, everything=EVERYTHING)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
@@ -242,18 +285,31 @@ def _read_run(path: Path) -> RunPage:
         return None
 
     info = part(lambda: run.facts) or {}
+    paper = str(info.get("paper") or "")
+    comparisons = _attempt(lambda: compare_runs([run], none=True)) or []
+    named = comparisons[0].title if comparisons and not paper else ""
     return RunPage(
         run=run,
         info=info,
-        title=str(info.get("experiment") or path.name),
-        paper=str(info.get("paper") or ""),
+        title=named or str(info.get("experiment") or path.name),
+        paper=paper,
         config=part(lambda: run.config),
-        claims=part(lambda: _claims(run.claims)),
+        claims=part(lambda: _claims(run.claims)) if paper else None,
         model=part(lambda: _varying(run.models)),
         summary=part(lambda: _summary(run.summary)),
         n_images=part(lambda: int(run.images["image_id"].nunique())),
+        comparisons=comparisons,
+        doubts=_attempt(lambda: doubts_about(run)) or [],
         notes=notes,
     )
+
+
+def _attempt(read: Callable[[], Any]) -> Any:
+    """What `read` gives; None where a run is so broken that nothing can be made of it: other parts say what is."""
+    try:
+        return read()
+    except UNUSABLE:
+        return None
 
 
 def _lacking(table: pd.DataFrame, name: str, needed: Sequence[str]) -> None:
@@ -286,7 +342,14 @@ def _read_numbers(path: Path) -> list[list[str]]:
 # --- what a chapter says ---------------------------------------------------------------------------------------------
 
 
-def _chapter(title: str, runs: list[RunPage]) -> Chapter:
+def _comparisons(runs: list[RunPage]) -> list[Comparison]:
+    """Those of all runs, seeds joined; run by run where one of them is broken."""
+    together = _attempt(lambda: compare_runs([run.run for run in runs], none=True))
+    return [c for run in runs for c in run.comparisons] if together is None else together
+
+
+def _chapter(title: str, runs: list[RunPage], joint: bool) -> Chapter:
+    comparisons = _comparisons(runs) if joint else runs[0].comparisons
     spoken = [run for run in runs if run.claims is not None and len(run.claims)]
     headlines = {run.title: verdicts.headline(run.claims) for run in spoken if run.claims is not None}
     claims: dict[str, list[dict[str, Any]]] = {"counted": [], "apart": [], "not tested": []}
@@ -302,7 +365,27 @@ def _chapter(title: str, runs: list[RunPage]) -> Chapter:
         listed = run.info.get("deviations") or []
         for text in [listed] if isinstance(listed, str) else listed:
             deviations.setdefault(str(text), []).append(run.title)
-    return Chapter(title, runs, deviations, headlines, claims, columns, rows, n_rows, filters, figures)
+    matrix = matrix_of(comparisons) if len(comparisons) > 1 and not joint else None
+    first = next(iter(comparisons), None)
+    maps = [] if joint else _attempt(lambda: six_maps(runs[0].run, first)) or []
+    # The figure that most tested statements are about stands for all.
+    leading = max(figures, key=lambda figure: len(figure.says), default=None) if not joint else None
+    return Chapter(
+        title=title,
+        runs=runs,
+        answers=[answer_of(c) for c in comparisons],
+        matrix=matrix,
+        maps=maps,
+        figure=leading,
+        deviations=deviations,
+        headlines=headlines,
+        claims=claims,
+        columns=columns,
+        rows=rows,
+        n_rows=n_rows,
+        filters=filters,
+        figures=figures,
+    )
 
 
 def _summary_rows(
@@ -334,12 +417,16 @@ def _figures(run: RunPage) -> list[Figure]:
     folder = run.path / "figures"
     stems = sorted({p.stem for p in folder.glob("*") if p.suffix in (".png", ".svg")}) if folder.is_dir() else []
     figures = []
-    for stem in stems:
+    captions: dict[str, str] = {}
+    for path in folder.glob("*_captions.json"):
+        captions |= _attempt(lambda path=path: json.loads(path.read_text(encoding="utf-8"))) or {}  # type: ignore[misc]
+    for stem in sorted(stems, key=_natural):
         pictures = [p for p in (folder / f"{stem}.svg", folder / f"{stem}.png") if p.is_file()]
         picture = min(pictures, key=lambda p: p.stat().st_size)
         kind = "image/svg+xml" if picture.suffix == ".svg" else "image/png"
         uri = f"data:{kind};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
-        figure = Figure(stem.replace("_", " "), run.title, uri, f"figures/{stem}.csv")
+        says = _about(stem, run.claims)
+        figure = Figure(_title(stem), captions.get(stem, ""), says, run.title, uri, f"figures/{stem}.csv")
         try:
             figure.header, *rows = _read_numbers(folder / f"{stem}.csv")
             figure.rows, figure.n_rows = rows[:MAX_FIGURE_ROWS], len(rows)
@@ -349,6 +436,35 @@ def _figures(run: RunPage) -> list[Figure]:
             run.notes.append(f"figures/{stem}.csv cannot be read ({type(fault).__name__}: {fault}).")
         figures.append(figure)
     return figures
+
+
+def _natural(stem: str) -> list[tuple[int, str]]:
+    """figure2 before figure10."""
+    return [(int(digits or 0), word) for word, digits in re.findall(r"(\D+)(\d*)", stem)]
+
+
+def _title(stem: str) -> str:
+    """smerf_figure6a_paper -> Figure 6a, metrics as in the text."""
+    found = FIGURE.search(stem)
+    if found is None:
+        return stem.replace("_", " ")
+    rest = ["metrics as in the text" if word == "paper" else word for word in stem[found.end() :].split("_") if word]
+    return ", ".join([f"Figure {found[1]}{found[2]}", *rest])
+
+
+def _about(stem: str, claims: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """The counted claims, tested here, that stand at the figure's place in the paper."""
+    found = FIGURE.search(stem)
+    if found is None or claims is None or stem.endswith("_paper"):
+        return []
+    names = {found[1], f"{found[1]}{found[2]}"}
+
+    def there(place: str) -> bool:
+        return any(names & set(re.findall(r"\d+[a-z]?", listed)) for listed in PLACE.findall(place))
+
+    tested = claims[(claims["counted"] == "yes") & (claims["answer"] != verdicts.NOT_TESTED)]
+    rows: list[dict[str, Any]] = tested[tested["place"].astype(str).map(there)].to_dict("records")  # type: ignore[assignment]
+    return rows
 
 
 # --- how things are written ------------------------------------------------------------------------------------------

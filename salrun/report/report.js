@@ -83,6 +83,7 @@
   // --- gallery ------------------------------------------------------------------------------------------------------
 
   const MAPS_PER_CARD = 24; // when maps stand alone
+  const FEW = 3; // cards that are there before one asks for more; report.css knows it too
   const score = (x) => (x === 0 || (Math.abs(x) >= 0.001 && Math.abs(x) < 1000) ? x.toFixed(3) : x.toPrecision(3));
 
   class Gallery {
@@ -91,6 +92,7 @@
       this.form = root.querySelector("form.controls");
       this.list = root.querySelector("ol.cards");
       this.dialog = root.querySelector("dialog");
+      this.more = root.querySelector("[data-more]");
       this.meta = JSON.parse(root.querySelector("script[type='application/json']").textContent);
       this.unpacked = new Map();
       this.cards = new Map(); // li -> {tiles: [[image, method]], filled, visible}
@@ -101,7 +103,11 @@
 
     async start() {
       this.legend();
-      this.form.addEventListener("change", (event) => this.changed(event.target.name));
+      this.more.addEventListener("click", () => this.whole());
+      this.form.addEventListener("change", (event) => {
+        this.whole();
+        this.changed(event.target.name);
+      });
       this.form.elements.contrast.addEventListener("input", () => this.changed("contrast")); // while it slides
       this.form.addEventListener("submit", (event) => event.preventDefault());
       for (const button of this.form.querySelectorAll("[data-check]")) {
@@ -113,7 +119,10 @@
       this.list.addEventListener("keydown", (event) => this.key(event));
       this.list.addEventListener("click", (event) => {
         const tile = event.target.closest("button.tile");
-        if (tile) this.enlarge(tile);
+        if (tile) {
+          this.whole();
+          this.enlarge(tile);
+        }
       });
       this.dialog.addEventListener("keydown", (event) => {
         if (event.key === "ArrowLeft" || event.key === "ArrowRight") this.step(event.key === "ArrowLeft" ? -1 : 1);
@@ -149,6 +158,12 @@
         }
       }
       return bytes;
+    }
+
+    /** All cards, not the first few: what comes below the gallery then is far away. */
+    whole() {
+      this.list.classList.remove("few");
+      this.more.hidden = true;
     }
 
     get state() {
@@ -232,6 +247,7 @@
       this.root.querySelector(".count").textContent = maps
         ? `${text(images.length, "image")}, ${text(maps, "map")}${order ? `; ${meta.metrics[metric].label}: ${this.form.elements.order.selectedOptions[0].text}` : ""}.`
         : images.length ? "No method is chosen." : "No image fits these filters.";
+      this.more.hidden = !this.list.classList.contains("few") || this.cards.size <= FEW;
       this.current = null;
     }
 
@@ -415,6 +431,7 @@
     key(event) {
       const tile = event.target.closest("button.tile");
       if (!tile || event.ctrlKey || event.metaKey || event.altKey) return;
+      this.whole();
       const mode = { o: "overlay", m: "map", b: "both" }[event.key.toLowerCase()];
       if (mode) {
         this.form.querySelector(`[name=mode][value=${mode}]`).checked = true;

@@ -168,9 +168,41 @@ def test_opens_clean_and_alone(browser: Browser, report: Path) -> None:
     browser.gallery(report)
     assert browser.one("h1").text == "smerf_complex_cr2"
     browser.look("both")
-    assert len(browser.all("img")) == 1
+    assert len(browser.all("img")) == 2 + 2 * (1 + 3)  # a figure, small and large, and two images with three maps
     browser.js("document.querySelector('figure.plot').scrollIntoView({behavior: 'instant'})")
-    browser.until("const i = document.querySelector('img'); return i.complete && i.naturalWidth > 0")
+    browser.until("return [...document.querySelectorAll('img')].every((i) => i.complete && i.naturalWidth > 0)")
+    browser.quiet()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_first_screen_answers(browser: Browser, report: Path, width: int, dark: bool) -> None:
+    """Without scrolling: the sentence and the table; at 1200 pixels also what is said of the paper and six maps."""
+    browser.size(width, dark)
+    browser.open(report)
+    wanted = [".lead", ".comparison tbody tr:first-child"]
+    if width == 1200:
+        wanted += [".comparison tbody.blind, .comparison tbody:last-child", ".headline", ".six", "figure.plot img"]
+    bottoms = browser.js("return arguments[0].map((s) => document.querySelector(s).getBoundingClientRect())", wanted)
+    assert all(0 <= box["top"] < box["bottom"] <= 900 for box in bottoms)
+    assert all(0 <= box["left"] < width for box in bottoms)
+    assert browser.js("return document.documentElement.scrollWidth") <= width
+    sizes = browser.js("return [...document.querySelectorAll('.six img')].map((i) => [i.naturalWidth, i.offsetWidth])")
+    assert len(sizes) == 8
+    assert all(natural == 64 and 50 < shown < 130 for natural, shown in sizes)
+
+
+def test_the_gallery_begins_with_a_few_images(browser: Browser, report: Path) -> None:
+    browser.gallery(report)
+
+    def seen() -> int:
+        return browser.js("return [...document.querySelectorAll('.card')].filter((c) => c.offsetHeight).length")
+
+    assert seen() == 3
+    assert browser.one("[data-more]").text == "Show all 40 images"
+    browser.one("[data-more]").click()
+    assert seen() == 40
+    assert not browser.one("[data-more]").is_displayed()
     browser.quiet()
 
 
@@ -377,7 +409,8 @@ def test_fits_the_width_and_can_be_read(browser: Browser, report: Path, width: i
         assert browser.js("return document.documentElement.scrollWidth") <= width
     assert (luminance(browser.js("return getComputedStyle(document.body).backgroundColor")) < 0.1) == dark
     contrasts = browser.js("""
-        return ['body', '.note', '.verdict', '.state', '.why', '.tile .name', '.tile .score', '.flagged', '.count', 'a']
+        return ['body', '.note', '.notes li', '.comparison td', '.blind td', '.six small',
+                '.verdict', '.state', '.why', '.tile .name', '.tile .score', '.flagged', '.count', 'a']
           .flatMap((s) => [...document.querySelectorAll(s)].slice(0, 5).map((e) => {
             let back = e;
             while (getComputedStyle(back).backgroundColor === 'rgba(0, 0, 0, 0)') back = back.parentElement;
@@ -420,7 +453,7 @@ def test_two_thousand_maps_stay_responsive(browser: Browser, tmp_path: Path) -> 
         "colours": f"form.elements.colours.value = 'unsigned'; form.elements.colours.{change}",
         "single maps": f"form.elements.arrange.value = 'map'; form.elements.arrange.{change}",
         "order": f"form.elements.order.value = 'up'; form.elements.order.{change}",
-        "end": "scrollTo({top: document.body.scrollHeight, behavior: 'instant'})",
+        "end": "document.querySelector('.card:last-child').scrollIntoView({behavior: 'instant'})",
     }
     used = {}
     for name, action in actions.items():
@@ -481,6 +514,10 @@ def test_joint_report_opens_a_gallery_per_run(browser: Browser, tmp_path: Path) 
     browser.open(write_joint_report(runs, tmp_path / "report.html"))
     assert [h.text for h in browser.all("h2.paper")] == ["smerf", "yona"]
     assert browser.js("return document.querySelectorAll('.card').length") == 0  # nothing is unpacked unasked
+    assert browser.all(".matrix tbody th")[-1].text == "mean"
+    for width in (400, 1200):
+        browser.size(width)
+        assert browser.js("return document.documentElement.scrollWidth") <= width
     second = browser.all("details.one-gallery")[1]
     browser.js("arguments[0].open = true; arguments[0].scrollIntoView({behavior: 'instant'})", second)
     browser.until("return document.querySelectorAll('.card').length === 12")

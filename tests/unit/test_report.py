@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import shutil
@@ -10,15 +11,21 @@ import subprocess
 import sys
 import zlib
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from salrun.errors import SalrunError
+from salrun.papers.captions import captions
 from salrun.report import gallery, page, write_joint_report, write_report
+from salrun.report.answer import bar, six_maps
+from salrun.report.pictures import coloured, data_uri
+from salrun.results.comparison import compare_runs
 from salrun.results.run import Run
 from tests.fake_run import METRICS, make_run
 
@@ -196,19 +203,63 @@ def test_large_pictures_are_averaged_down_and_outlines_keep_their_coordinates(tm
 # --- what the page says ----------------------------------------------------------------------------------------------
 
 
-def test_the_top_says_command_scale_and_deviations_in_words(run: Path) -> None:
-    top = text(write_report(run)).split("What it says about the paper")[0]
-    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", top.split("<main")[1]))
-    assert "salrun +experiment=smerf_complex_cr2 scale=laptop seed=0" in plain
-    assert "repeats the smerf paper at scale laptop, seed 0, on cpu in float32." in plain
-    assert "3 methods were measured with 6 metrics on 24 images. It took 12 min 4 s." in plain
-    assert "RISE uses 1,000 masks." in plain
-    assert "Missing from this report" not in plain
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html))
+
+
+def test_the_first_screen_is_the_answer(run: Path) -> None:
+    """The sentence, the table with bars and the controls apart, what is said of the paper, six maps: then the rest."""
+    html = text(write_report(run))
+    (answer,) = compare_runs([Run(run)])
+    first = html.split("What it says about the paper")[0].split("<main")[1]
+    assert plain(first).index(answer.sentence[1:]) < plain(first).index("pafl ↑")
+    assert "On this model: 2 hold, 1 fail, 1 uncertain of 4 statements it can speak about" in plain(first)
+    own, controls = re.findall(r"<tbody.*?</tbody>", first.split('class="comparison"')[1].split("</table>")[0], re.S)
+    assert re.findall(r'scope="row">([^<]*)<', own) == list(answer.methods) == ["gradient", "grad_cam"]
+    assert re.findall(r'scope="row">([^<]*)<', controls) == ["random"]
+    shown = {judged.metric: judged for judged in answer.shown}
+    assert own.count('<svg class="bar"') == 2 * len(shown) == 2 * 5
+    best = shown["pafl"].ranking["gradient"]
+    assert f"{best.mean:.3f}*" in own and f"95% interval {best.low:.3f} to {best.high:.3f}" in own
+    assert first.count("data:image/png") == 2 * (1 + 3)
+    order = ["Answer", "What it says about the paper", "Gallery", "Figures", "All scores", "Models", "Details"]
+    assert re.findall(r"<h2[^>]*>([^<]*)<", html) == order
+
+
+def test_a_bar_goes_from_zero_to_the_mean(run: Path) -> None:
+    (comparison,) = compare_runs([Run(run)])
+    standing = replace(comparison.shown[0].ranking.methods[0], mean=0.5, low=0.25, high=0.75)
+    drawn = str(bar(standing, 0.0, 1.0, 0.1))
+    assert '<rect x="1.0" y="1" width="31.0"' in drawn
+    assert 'd="M16.5 3.5H47.5"' in drawn
+    assert 'class="axis" d="M7.2 0V7"' in drawn
+    assert bar(replace(standing, mean=np.nan), 0.0, 1.0, 0.1) == ""
+
+
+def test_the_maps_on_top_are_the_run_s_own(run: Path) -> None:
+    shown = six_maps(Run(run), compare_runs([Run(run)])[0])
+    assert [[name for name, _ in image.maps] for image in shown] == [["gradient", "grad_cam", "random"]] * 2
+    pictures = load_file(run / "maps" / "images.safetensors")["x"]
+    decoded = np.array(Image.open(io.BytesIO(base64.b64decode(shown[0].picture.split(",")[1]))))
+    at = next(k for k, picture in enumerate(pictures) if (picture == decoded).all())
+    index = json.loads((run / "maps" / "index.json").read_text())
+    assert index["label"][at] == index["prediction"][at]
+    plane = load_file(run / "maps" / "gradient.safetensors")["plane"][at].astype(np.float32)
+    assert shown[0].maps[0][1] == data_uri(coloured(plane, True, decoded))
+
+
+def test_details_say_command_scale_and_deviations_in_words(run: Path) -> None:
+    said = plain(text(write_report(run)).split("<main")[1])
+    assert "salrun +experiment=smerf_complex_cr2 scale=laptop seed=0" in said
+    assert "repeats the smerf paper at scale laptop, seed 0, on cpu in float32." in said
+    assert "3 methods were measured with 6 metrics on 24 images. It took 12 min 4 s." in said
+    assert "RISE uses 1,000 masks." in said
+    assert "Missing from this report" not in said
+    assert "<summary>smerf_cnn: accuracy 0.993 on 6000 images, verified</summary>" in text(run / "report.html")
 
 
 def test_verdicts_tables_model_and_figures_are_there(run: Path) -> None:
     html = text(write_report(run))
-    assert "on this model: 2 hold, 1 fail, 1 uncertain of 4 statements it can speak about; it takes 3 models" in html
     for answer in ("yes", "no", "uncertain"):
         assert f'v-{answer}">{answer} (one model)</span>' in html
     assert "Listed apart, not counted (1)" in html and "not informative: a perfect map (oracle) does too" in html
@@ -217,8 +268,51 @@ def test_verdicts_tables_model_and_figures_are_there(run: Path) -> None:
     assert html.count("data-at=") == 13 * 3 * 6  # 12 groups and all of them
     assert "0.993" in html  # model.csv
     assert "data:image/svg+xml;base64," in html  # the smaller of svg and png
-    assert "data:image/png" not in html
     assert "<summary>Plotted numbers</summary>" in html
+
+
+def test_a_run_of_one_s_own_has_no_paper_and_misses_nothing(run: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"paper": None, "experiment": "custom", "deviations": []}))
+    for path in [run / "claims.csv", *(run / "figures").glob("*")]:
+        path.unlink(missing_ok=True)
+    html = text(write_report(run))
+    assert "<h1>smerf_cnn on textbox</h1>" in html
+    assert not re.search(
+        r"Missing|missing|verdicts|[Dd]eviations|about the paper", plain(html.split("<main")[1].split("Everything")[0])
+    )
+    assert "Figures" not in re.findall(r"<h2[^>]*>([^<]*)<", html)
+
+
+def test_a_model_in_doubt_is_amber_and_said_on_top(run: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    facts["verification"]["model"] |= {"accuracy": 0.5, "n": 20, "gate": {}}
+    (run / "run.json").write_text(json.dumps(facts))
+    html = text(write_report(run))
+    assert "model verified" not in html
+    assert '<span class="state s-model-in-doubt">model in doubt</span>' in html.split("<nav")[0]
+    assert "The model cannot be trusted: accuracy 0.50 is chance level (2 classes); its accuracy is of 20" in html
+
+
+def test_a_figure_says_what_it_shows_and_what_to_see(run: Path) -> None:
+    folder = run / "figures"
+    for path in sorted(folder.glob("smerf_fig3.*")):
+        shutil.copy(path, folder / f"smerf_figure2{path.suffix}")
+        shutil.copy(path, folder / f"smerf_figure10_paper{path.suffix}")
+    (folder / "smerf_captions.json").write_text(json.dumps({"smerf_figure2": "Mean and lowest PIOU."}))
+    html = text(write_report(run))
+    first, rest = html.split("What it says about the paper")
+    assert "<strong>Figure 2.</strong> Mean and lowest PIOU." in first  # what most statements are about stands on top
+    assert "What to see:" in rest and "Grad-CAM spares the secondary object" in rest.split("What to see:")[1]
+    named = ["Figure 2.", "smerf fig3.", "Figure 10, metrics as in the text."]
+    assert re.findall(r"<figcaption><strong>([^<]*)<", rest) == named
+    assert captions("smerf", ["smerf_figure20"]) == {
+        "smerf_figure20": "Worst bucket of every method on Simple-FR, Simple-NR, CR2."
+    }
+    assert captions("smerf", ["smerf_figure6a_paper"])["smerf_figure6a_paper"].startswith(
+        "PAFL and SAFL, simple settings. PAFL: "
+    )
+    assert captions("smerf", ["smerf_pools"]) == {}
 
 
 def test_nothing_is_fetched(run: Path) -> None:
@@ -287,7 +381,13 @@ def test_a_missing_or_broken_piece_is_named_and_the_rest_stands(run: Path, name:
 
 def test_an_empty_directory_makes_a_page_that_says_so(tmp_path: Path) -> None:
     html = text(write_report(tmp_path))
-    for said in ("run.json is missing", "The command was not recorded", "not recorded.", "kept no maps", "no figures"):
+    for said in (
+        "run.json is missing",
+        "The command was not recorded",
+        "not recorded.",
+        "kept no maps",
+        "nothing to compare",
+    ):
         assert said in html
 
 
@@ -397,6 +497,11 @@ def test_joint_report_has_a_chapter_per_paper(tmp_path: Path) -> None:
     assert "on this model: 2 hold" in tomsett and "tomsett_cifar10: on" not in tomsett
     assert ">experiment\n" in smerf  # a column, since it varies
     assert html.count("data-gallery>") == 4
+    top = html.split('<article class="chapter"')[0]
+    rows = re.findall(r'<tr[^>]*><th scope="row">([^<]*)<', top)
+    assert rows == ["smerf_simple_fr", "smerf_complex_cr1", "tomsett_cifar10", "smerf_cnn on textbox", "mean"]
+    assert '<th scope="col"><span>gradient</span></th>' in top
+    assert "<summary><strong>smerf_simple_fr</strong>: " in smerf
     assert 'href="../a%20b/report.html"' in smerf
     assert len(set(re.findall(r' id="([^"]*)"', html))) == len(re.findall(r' id="([^"]*)"', html))
 
