@@ -1,5 +1,7 @@
 """The figures of smerf: what is drawn from what."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +31,9 @@ def test_figures_of_what_is_there(tmp_path, monkeypatch):
         f"smerf_{n}{m}" for n in ("figure2", "figure6a", "figure7", "figure8a", "figure22") for m in ("", "_paper")
     }
     pictures = {f"smerf_figure{n}" for n in (9, 13, 14, 15, 16, 25)}
-    assert made == {f"{n}.{kind}" for n in drawn | pictures for kind in ("png", "svg", "csv")}
+    named = {f"{n}.{kind}" for n in drawn | pictures for kind in ("png", "svg", "csv")}
+    assert made == {*named, "smerf_captions.json"}
+    assert set(json.loads((out / "figures" / "smerf_captions.json").read_text())) == drawn | pictures
     plotted = pd.read_csv(out / "figures" / "smerf_figure6a.csv")
     mean = plotted[(plotted["panel"] == "simple") & (plotted["line"] == "PAFL")].set_index("method")["value"]
     own = [paper_like("simple_fr", b, "pafl", "code", "lrp_z") for b in ("7", "8", "9", "10", "11", "12")]

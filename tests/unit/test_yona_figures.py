@@ -41,7 +41,8 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_figures_1_to_7_of_collected_runs(joined: Path) -> None:
     stems = {*(f"yona_figure{k}" for k in range(1, 8)), "yona_effects", "yona_cascade_halves"}
-    assert {path.name for path in joined.iterdir()} == {f"{s}.{kind}" for s in stems for kind in ("png", "svg", "csv")}
+    figures = {f"{s}.{kind}" for s in stems for kind in ("png", "svg", "csv")}
+    assert {path.name for path in joined.iterdir()} == {*figures, "yona_captions.json"}
 
 
 def test_figures_say_which_maps_they_show(joined: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -33,7 +34,7 @@ def test_figures_are_written(scores, tmp_path):
     _, problems = papers.conclude("zhang", run)
     assert problems == []
     kinds = [f"zhang_figure{n}.{kind}" for n in (1, 2) for kind in ("png", "svg", "csv")]
-    assert {p.name for p in (tmp_path / "figures").iterdir()} == {*kinds, "zhang_figure1.json"}
+    assert {p.name for p in (tmp_path / "figures").iterdir()} == {*kinds, "zhang_figure1.json", "zhang_captions.json"}
     index = json.loads((tmp_path / "figures" / "zhang_figure1.json").read_text())
     assert len(index) == 6 * 2 * 2
     best = next(i for i in index if i["metric"] == "AI" and i["place"] == "best" and i["end"] == "highest")
@@ -86,3 +87,14 @@ def test_figure_2_thins_images_out_evenly(evidence):
     table = figures.probability_table(evidence, most=4)
     p = table.query("metric == 'I' and method == 'rise'")["p"]
     assert p.tolist() == pytest.approx([0.0, 0.10, 0.19, 0.29])
+
+
+def test_figure_2_is_a_panel_for_each_metric_and_method(evidence):
+    fig, table = figures.figure_2(evidence)
+    assert len(fig.axes) == 4 * 10
+    panel = fig.axes[2 * 10 + METHODS.index("rise")]  # insertion
+    part = table.query("metric == 'I' and method == 'rise'").sort_values("p")
+    dots = panel.collections[0].get_offsets()
+    np.testing.assert_allclose(np.asarray(dots), part[["p", "value"]])
+    line = panel.lines[0].get_ydata()
+    assert line == pytest.approx([part["value"].iloc[6 * k : 6 * k + 6].mean() for k in range(5)])

@@ -13,13 +13,15 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from salrun.papers.evidence import NotTestable
-from salrun.papers.style import MARKERS, PALETTE, UNSIGNED, figure, styled
+from salrun.papers.style import PALETTE, UNSIGNED, figure, styled
 from salrun.papers.zhang.evidence import SeedEvidence, ZhangEvidence
 from salrun.papers.zhang.names import CORRELATED, FIDELITY, LABELS, METHODS
 from salrun.results.maps import KeptMaps
 
 BESIDE = ("integrated_gradients", "score_cam")  # shown beside the method that a row is about
 SHOWN = 100  # images of Figure 2
+FIFTHS = 5
+SPELT = {"AG": "average gain", "AD": "average drop", "I": "insertion", "D": "deletion"}
 
 
 def figures(e: ZhangEvidence) -> dict[str, Callable[[], Any]]:
@@ -98,21 +100,26 @@ def probability_table(e: SeedEvidence, most: int = SHOWN) -> pd.DataFrame:
 
 @styled()
 def figure_2(e: SeedEvidence) -> tuple[Figure, pd.DataFrame]:
-    """AG, AD, insertion and deletion of every method against the probability of the class explained."""
+    """AG, AD, insertion and deletion against the probability of the class explained, a panel for each method.
+
+    A dot is an image, the line the mean of each fifth of the images.
+    """
     table = probability_table(e)
     if table.empty:
         raise NotTestable("needs fidelity runs with curves of deletion")
-    fig, axes = figure(2, 2, sharex=True)
-    for ax, (metric, *_) in zip(axes.flat, CORRELATED.values(), strict=True):
-        for k, method in enumerate(METHODS):
-            part = table[(table["metric"] == metric) & (table["method"] == method)]
-            if method in set(table["method"]):
-                colour, marker = PALETTE[k % len(PALETTE)], MARKERS[(k + k // len(PALETTE)) % len(MARKERS)]
-                ax.scatter(part["p"], part["value"], s=8, color=colour, marker=marker, alpha=0.6, label=LABELS[method])
-        ax.set_title(metric)
-    for ax in axes[-1]:
-        ax.set_xlabel("p of the class explained")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("percent")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    methods = [method for method in METHODS if method in set(table["method"])]
+    metrics = [metric for metric, *_ in CORRELATED.values() if metric in set(table["metric"])]
+    fig, axes = figure(len(metrics), len(methods), height=1.05, sharex=True, sharey="row")
+    for line, metric in zip(axes, metrics, strict=True):
+        for ax, method in zip(line, methods, strict=True):
+            part = table[(table["metric"] == metric) & (table["method"] == method)].dropna().sort_values("p")
+            ax.scatter(part["p"], part["value"], s=3, color=PALETTE[0], alpha=0.4, linewidths=0)
+            fifths = part.groupby(np.arange(len(part)) * FIFTHS // max(len(part), 1))[["p", "value"]].mean()
+            ax.plot(fifths["p"], fifths["value"], color=PALETTE[1])
+            ax.set_xticks([0, 1], ["0", "1"])
+            ax.tick_params(labelsize=6)
+        line[0].set_ylabel(f"{SPELT[metric]} (%)", fontsize=7)
+    for ax, method in zip(axes[0], methods, strict=True):
+        ax.set_title(LABELS[method], fontsize=7)
+    fig.supxlabel("probability of the class explained", fontsize=8)
     return fig, table
