@@ -3,11 +3,67 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OURS = str(Path(__file__).resolve().parent)
+PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+INSTALLED = ("site-packages", "dist-packages")
 
 
 class SalrunError(Exception):
     """One sentence: what is wrong, where, what is allowed, what to type. The command line exits with 2."""
+
+
+def told(fault: BaseException) -> str:
+    """`ValueError: no such thing`, the first line of it."""
+    try:
+        lines = (fault.msg if isinstance(fault, SyntaxError) else str(fault)).strip().splitlines()
+    except Exception:  # users' exceptions may not even know their own text
+        lines = []
+    return ": ".join([type(fault).__name__, *lines[:1]])
+
+
+def users_place(fault: BaseException) -> str:
+    """`mine.py, line 3`: the innermost line of a user's file that raised it or led to it; empty where none did.
+
+    A queue that takes its machine back (submitit) raises wherever it finds the process, which is nobody's fault.
+    """
+    frames = traceback.extract_tb(fault.__traceback__)
+    if isinstance(fault, KeyboardInterrupt) or any("submitit" in Path(f.filename).parts for f in frames):
+        return ""
+    places = [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(fault, SyntaxError) and fault.filename:
+        places.append((fault.filename, fault.lineno))
+    return next((f"{file}, line {line}" for file, line in reversed(places) if _of_user(file)), "")
+
+
+def _of_user(file: str) -> bool:
+    place = Path(file)  # of compiled code it is not absolute, of what has no file it is in angle brackets
+    return place.is_absolute() and not file.startswith((OURS, *PYTHONS)) and not set(INSTALLED) & set(place.parts)
+
+
+def users_fault(fault: BaseException) -> SalrunError | None:
+    """The error for what came out of a user's file, SystemExit among it; None for any other fault."""
+    place = users_place(fault)
+    return SalrunError(f"{place} raised {told(fault)}") if place else None
+
+
+@contextmanager
+def named(who: str) -> Iterator[None]:
+    """Around a call of a user's code: what it raises becomes an error of his."""
+    try:
+        yield
+    except (SalrunError, KeyboardInterrupt):
+        raise
+    except BaseException as fault:
+        place = users_place(fault)
+        if isinstance(fault, SystemExit) and not place:
+            raise
+        raise SalrunError(f"{who} raised {told(fault)}{f' ({place})' if place else ''}") from fault
 
 
 def near(name: str, options: Iterable[str], n: int = 3) -> str:

@@ -15,7 +15,7 @@ from salrun.cli.verbs import VERBS
 from salrun.config.catalogue import names
 from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, users_fault
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
 
@@ -56,20 +56,21 @@ def run(argv: list[str]) -> int:
     logging.getLogger("salrun").setLevel(logging.INFO)
     try:
         return act(read_command(argv, (*VERBS, *HELPS, *VERSIONS)))
-    except SalrunError as fault:
-        print(f"salrun: {' '.join(str(fault).split())}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("salrun: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
-    except OSError as fault:
-        if fault.errno not in OF_THE_MACHINE:
-            return _fault(fault)
-        print(f"salrun: {fault.filename or f'cannot write below {os.getcwd()}'}: {fault.strerror}", file=sys.stderr)
-        return 2
-    except Exception as fault:
+    except BaseException as fault:
+        known = fault if isinstance(fault, SalrunError) else users_fault(fault)
+        if known is not None:
+            print(f"salrun: {' '.join(str(known).split())}", file=sys.stderr)
+            return 2
+        if isinstance(fault, BrokenPipeError):
+            return 0
+        if isinstance(fault, OSError) and fault.errno in OF_THE_MACHINE:
+            print(f"salrun: {fault.filename or f'cannot write below {os.getcwd()}'}: {fault.strerror}", file=sys.stderr)
+            return 2
+        if not isinstance(fault, Exception):
+            raise
         return _fault(fault)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import logging
 import os
@@ -21,7 +20,7 @@ from salrun.cli.experiment import no_folder
 from salrun.config.catalogue import conf_dir
 from salrun.config.command import Command, of_hydra
 from salrun.config.compose import check_command, quoted, searchpath
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, users_place
 from salrun.pipeline.job import import_folders
 from salrun.results.record import read_facts
 from salrun.store.files import shown
@@ -45,8 +44,10 @@ def hand_over(command: Command, settings: Sequence[str] = ()) -> None:
     asked = {**vars(command.flags), "multirun": command.multirun, "config_dir": None, "overrides": overrides}
     version.setbase("1.3")
     try:
-        with contextlib.suppress(SystemExit):  # after --hydra-help
-            _run_hydra(argparse.Namespace(**asked), get_args_parser(), job, str(conf_dir()), "config")
+        _run_hydra(argparse.Namespace(**asked), get_args_parser(), job, str(conf_dir()), "config")
+    except SystemExit as left:  # after --hydra-help
+        if users_place(left):
+            raise
     except HydraException as fault:
         raise SalrunError(str(fault).splitlines()[0]) from fault
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from salrun.config.settings import folder_of
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, named
 
 GROUPS = ("experiment", "dataset", "reasoning", "model", "methods", "metrics", "hydra/launcher")
 
@@ -192,7 +192,9 @@ def load_plugins() -> None:
             raise SalrunError(f"plug-in {entry} of SALRUN_PLUGINS defines no method, metric, data set or recipe")
         register_module(module)
     for point in entry_points(group="salrun.plugins"):
-        register_module(point.load())
+        with named(f"plug-in {point.value} cannot be imported: it"):
+            module = point.load()
+        register_module(module)
 
 
 def load_file(path: Path) -> Any:
@@ -209,10 +211,11 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-    except Exception as fault:
+        with named(f"plug-in {path} cannot be imported: it"):
+            spec.loader.exec_module(module)
+    except SalrunError:
         del sys.modules[name]
-        raise SalrunError(f"plug-in {path} cannot be imported: {type(fault).__name__}: {fault}") from fault
+        raise
     return module
 
 

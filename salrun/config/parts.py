@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from salrun.config.catalogue import load_file, load_plugins, names, part_config, part_name, parts_of, plugin_config
-from salrun.errors import SalrunError, near, unknown
+from salrun.errors import SalrunError, named, near, unknown
 
 if TYPE_CHECKING:
     from salrun.types import Dataset, Method, Metric, Recipe
@@ -143,10 +143,8 @@ def _of_file(word: str, groups: Sequence[str]) -> list[tuple[str, type]]:
 
 def _of_module(word: str, groups: Sequence[str]) -> list[tuple[str, type]]:
     module, _, name = word.partition(":")
-    try:
+    with named(f"cannot import {module}: it"):
         imported = importlib.import_module(module)
-    except Exception as fault:
-        raise SalrunError(f"cannot import {module}: {type(fault).__name__}: {fault}") from fault
     defined = {part.__name__: (group, part) for group, part in parts_of(imported)}
     of_groups = {cls: pair for cls, pair in defined.items() if pair[0] in groups}
     if name not in of_groups:
@@ -315,9 +313,12 @@ def locate(target: str | None, where: str) -> Callable[..., Any]:
     if not module:
         raise SalrunError(f"{where}._target_ '{target}' has no module: give a dotted name such as mymodule.{target}")
     try:
-        home = importlib.import_module(module)
-    except ModuleNotFoundError as fault:
-        raise SalrunError(f"{where}._target_ '{target}': cannot import {fault.name}") from fault
+        with named(f"{where}._target_ '{target}' cannot be imported: it"):
+            home = importlib.import_module(module)
+    except SalrunError as fault:
+        if isinstance(fault.__cause__, ModuleNotFoundError):
+            raise SalrunError(f"{where}._target_ '{target}': cannot import {fault.__cause__.name}") from fault
+        raise
     if not hasattr(home, name):
         raise unknown(f"name in module {module}", name, vars(home), f"{where}._target_")
     return getattr(home, name)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from salrun.errors import told
 from salrun.types import Method, Metric
 
 
@@ -68,11 +69,9 @@ def examine(part: Method | Metric) -> Iterator[Verdict]:
             yield Verdict(check.__name__, asked, "-", str(reason))
         except Nonconforming as fault:
             yield Verdict(check.__name__, asked, "FAIL", str(fault))
-        except Exception as fault:
-            yield Verdict(check.__name__, asked, "FAIL", f"it raised {type(fault).__name__}: {_first_line(fault)}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # SystemExit too
+            yield Verdict(check.__name__, asked, "FAIL", f"it raised {told(fault)}")
         else:
             yield Verdict(check.__name__, asked, "ok")
-
-
-def _first_line(fault: Exception) -> str:
-    return (str(fault).splitlines() or [""])[0]

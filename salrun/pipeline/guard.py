@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, named
 
 ROWS = 1021  # of a checksum; prime, so that numbers that change places change rows
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -75,7 +75,8 @@ class Guard:
 
     @contextmanager
     def call(self, who: str, users: bool, *given: Tensor) -> Iterator[None]:
-        """Around a call of a part; `given`: what it alone is lent. Raises SalrunError if it spoils anything."""
+        """Around a call of a part; `given`: what it alone is lent. Raises SalrunError if it spoils
+        anything, or if it is a user's and raises."""
         self.check()
         own = Lent("what it was given", lambda: given), Lent("torch's settings", tuple, _numerics)
         if users:
@@ -83,7 +84,8 @@ class Guard:
                 lent.add_up()
         self._at_work.append((who, users))
         try:
-            yield
+            with named(who) if users else nullcontext():
+                yield
             self.check(*own)
         finally:
             self._at_work.pop()

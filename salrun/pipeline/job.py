@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from salrun.config.catalogue import load_plugins
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, users_fault
 
 
 def import_folders(folders: Iterable[Path] = ()) -> list[str]:
@@ -46,10 +46,16 @@ def perform(config: dict[str, Any], out: Path, overrides: Sequence[str], told: b
         from salrun.pipeline.cell import run
 
         run(config, out, overrides, told)
-    except Exception as fault:
-        if not isinstance(fault, SalrunError):
-            with open(out / "run.log", "a", encoding="utf-8") as file:
-                file.write("".join(traceback.format_exception(fault)))
-            fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
+    except SalrunError as fault:
         return fault
+    except BaseException as fault:
+        theirs = users_fault(fault)
+        if theirs is None and not isinstance(fault, Exception):
+            raise
+        with open(out / "run.log", "a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(fault)))
+        if isinstance(fault, Exception) and theirs is None:
+            fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]
+            return fault
+        return SalrunError(f"{theirs}; the traceback is in {out / 'run.log'}")
     return None

@@ -28,6 +28,7 @@ from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
+from salrun.pipeline.returned import check_map, check_scores
 from salrun.rng import Draws
 from salrun.store.entries import key_of
 from salrun.store.sources import of_user, source_of, users_code
@@ -373,12 +374,7 @@ class Stages:
             raw = self._in_memory(
                 work, f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)
             )
-        if raw.dim() != 4 or raw.shape[0] != x.shape[0] or raw.shape[2:] != x.shape[2:]:
-            raise SalrunError(
-                f"method '{part.name}' returned shape {tuple(raw.shape)} for images {tuple(x.shape)}; "
-                f"expected (B, C, H, W) or (B, 1, H, W)"
-            )
-        return raw.detach()
+        return check_map(raw, x, part.name)
 
     # -- scores ----------------------------------------------------------------------------------------------------
 
@@ -425,6 +421,8 @@ class Stages:
                 lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
                 *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),
             )
+        if users:
+            check_scores(scores, metric.name)
         named = scores if isinstance(scores, dict) else {"": scores}
         try:
             named = {name: settled(score, raw) for name, score in named.items()}

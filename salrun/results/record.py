@@ -25,7 +25,7 @@ from typing import Any
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from salrun import __version__
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, users_fault
 from salrun.results.tables import SCHEMA
 from salrun.store.files import write_atomic
 from salrun.store.leases import HEART, here
@@ -77,7 +77,9 @@ class RunRecord:
     ) -> None:
         if fault is None:
             self.facts["status"] = "done"
-        elif not isinstance(fault, Exception):  # Ctrl-C, or a queue that takes its machine back
+        elif not isinstance(fault, Exception) and not users_fault(
+            fault
+        ):  # Ctrl-C, or a queue that takes its machine back
             self.facts["status"] = "interrupted"
         else:
             self.facts |= {"status": "failed", "reason": reason_of(fault)}
@@ -124,7 +126,8 @@ def record_failure(out: Path, reason: str, command: Sequence[str], **facts: Any)
 
 
 def reason_of(fault: BaseException) -> str:
-    return str(fault) if isinstance(fault, SalrunError) else f"{type(fault).__name__}: {fault}"
+    known = fault if isinstance(fault, SalrunError) else users_fault(fault)
+    return f"{type(fault).__name__}: {fault}" if known is None else str(known)
 
 
 def queue_id() -> str | None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from salrun.sweep.jobs import job_in
 from tests import fake_data, spoilers
+from tests.odd_parts import HEAD, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
 from tests.torture.trials import SHIPPED, Finding, Life, Trial, finding, reference, refused, run_of, tables
 
 SMALL = [w for w in SHIPPED if not w.startswith(("methods", "metrics", "fit_images"))]
@@ -127,9 +128,30 @@ def unreported(folder: Path, n: int, seed: int = 8) -> Iterator[Finding]:
     yield finding("killed while the report is written", faults, f"{killed} kills; done means that all is there")
 
 
+def odd_parts(folder: Path, n: int) -> Iterator[Finding]:
+    """Methods, metrics, modules and networks that raise, exit or return something odd; `salrun check` too."""
+    home, faults = own_home(folder / "home"), []
+    plugin = home / "odd.py"
+    kinds = [("methods=[odd_method]", METHOD, case) for case in (*RAISING.values(), *MAPS.values())]
+    kinds += [("metrics=[odd_metric]", METRIC, case) for case in (*RAISING.values(), *SCORES.values())]
+    kinds += [("methods=[gradient]", "{body}", case) for case in MODULES.values()]
+    kinds += [("", NET.replace("return", "{body}\n        return"), case) for case in RAISING.values()]
+    for word, source, (body, told) in kinds if n >= len(kinds) else kinds[:: len(kinds) // n]:
+        network = word == ""
+        (home / "mynet.py" if network else plugin).write_text(HEAD * network + source.replace("{body}", body))
+        env = {} if network else {"SALRUN_PLUGINS": str(plugin)}
+        fault = refused(Life([*OWN, *filter(None, [word])], home, env=env), told)
+        faults.append(f"{word or 'network'} {body}: {fault}" if fault else "")
+        (home / "mynet.py").write_text(NET)
+    plugin.write_text(METHOD.replace("{body}", "sys.exit(0)"))
+    faults.append("" if Life(["check", str(plugin)], home).end() == 1 else "check: sys.exit(0) passes")
+    yield finding("users' code that raises, exits or returns odd things", faults, "one line each that names it")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
     "pictures": Trial(pictures, 99, 3),
+    "odd_parts": Trial(odd_parts, 999, 4),
     "unreported": Trial(unreported, 40, 2),
 }

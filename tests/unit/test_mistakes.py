@@ -11,6 +11,7 @@ import pytest
 from salrun.cli import main as cli
 from salrun.config.command import Command
 from salrun.errors import SalrunError
+from tests.conftest import ROOT
 
 SMERF = "+experiment=smerf_simple_fr"
 BASE = [SMERF, "scale=smoke", "methods=[gradient]", "metrics=[pafl]"]
@@ -268,6 +269,7 @@ def test_the_machines_faults_are_one_line(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "act", raising)
+    monkeypatch.setattr("salrun.errors.OURS", str(ROOT))  # this file is no user's
     assert cli.run(["+experiment=x"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("salrun: ")

@@ -1,0 +1,101 @@
+"""Users' code that raises, ends the process or returns something odd is a fault of one line that names it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from salrun.cli import main as cli
+from salrun.config.catalogue import load_file
+from salrun.conformance import examine
+from salrun.errors import SalrunError, named, users_fault
+from salrun.pipeline.returned import check_map, check_scores
+from salrun.results.record import RunRecord, read_facts
+from tests.odd_parts import MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
+from tests.torture.attacks import NET, OWN, own_home
+from tests.toys import images, scene
+
+
+@pytest.fixture(autouse=True)
+def _modules() -> Iterator[None]:
+    """What a test imports from its folder is forgotten after it."""
+    path = list(sys.path)
+    yield
+    for name in ("odd_part", "mine", "mynet", "signals"):
+        sys.modules.pop(name, None)
+    sys.path[:] = path
+
+
+def odd(folder: Path, source: str, body: str) -> object:
+    (folder / "odd_part.py").write_text(source.replace("{body}", body))
+    module = load_file(folder / "odd_part.py")
+    return next(part for name, part in vars(module).items() if name.startswith("Odd"))()
+
+
+@pytest.mark.parametrize(("body", "told"), RAISING.values(), ids=RAISING)
+def test_what_a_part_raises_names_it_and_its_file(body: str, told: str, tmp_path: Path) -> None:
+    part = odd(tmp_path, METHOD, body)
+    with pytest.raises(SalrunError) as raised, named("method 'odd'"):
+        part(None, images(), None, None, None)  # type: ignore[operator]
+    assert str(raised.value).startswith(f"method 'odd' {told}")
+    assert str(raised.value).endswith(f"({tmp_path / 'odd_part.py'}, line 9)")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("body", "told"), MAPS.values(), ids=MAPS)
+def test_an_odd_map_is_told(body: str, told: str, tmp_path: Path) -> None:
+    x = images(dtype=torch.float32)
+    raw = odd(tmp_path, METHOD, body)(None, x, None, None, None)  # type: ignore[operator]
+    with pytest.raises(SalrunError) as raised:
+        check_map(raw, x, "odd")
+    assert str(raised.value).startswith(f"method 'odd' {told}") and "expected floats of shape" in str(raised.value)
+
+
+@pytest.mark.parametrize(("body", "told"), SCORES.values(), ids=SCORES)
+def test_an_odd_score_is_told(body: str, told: str, tmp_path: Path) -> None:
+    scores = odd(tmp_path, METRIC, body)(torch.ones(3, 1, 4, 4), scene())  # type: ignore[operator]
+    with pytest.raises(SalrunError, match="^metric 'odd' returned ") as raised:
+        check_scores(scores, "odd")
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(("source", "told"), MODULES.values(), ids=MODULES)
+def test_a_plug_in_that_cannot_be_imported_is_named(source: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(SalrunError) as raised:
+        load_file(tmp_path / "mine.py")
+    assert f"plug-in {tmp_path / 'mine.py'} cannot be imported: it {told}" in str(raised.value)
+    assert "mine" not in sys.modules
+
+
+def test_a_part_that_ends_the_process_fails_its_checks(tmp_path: Path) -> None:
+    verdicts = list(examine(odd(tmp_path, METHOD, "sys.exit(0)")))  # type: ignore[arg-type]
+    assert "FAIL" in {verdict.result for verdict in verdicts} and "ok" not in {v.result for v in verdicts}
+    assert any("it raised SystemExit: 0" in verdict.reason for verdict in verdicts)
+
+
+def test_a_network_that_ends_the_process_is_a_fault_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    home = own_home(tmp_path)
+    (home / "mynet.py").write_text(NET.replace("return self.head", "raise SystemExit(0)\n        return self.head"))
+    monkeypatch.chdir(home)
+    assert cli.run([*OWN, f"cache_dir={tmp_path / 'store'}", "hydra.run.dir=run"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"salrun: {home / 'mynet.py'}, line 8 raised SystemExit: 0; the traceback is in")
+    facts = read_facts(home / "run")
+    assert facts["status"] == "failed" and "SystemExit" in facts["reason"]
+
+
+def test_a_queue_that_takes_its_machine_back_is_nobodys_fault(tmp_path: Path) -> None:
+    (tmp_path / "submitit").mkdir()
+    (tmp_path / "submitit" / "signals.py").write_text("import sys\ndef stop():\n    sys.exit(-1)\n")
+    signals = load_file(tmp_path / "submitit" / "signals.py")
+    with pytest.raises(SystemExit) as left, RunRecord(tmp_path / "run"), named("method 'a'"):
+        signals.stop()
+    assert users_fault(left.value) is None
+    assert read_facts(tmp_path / "run")["status"] == "interrupted"
