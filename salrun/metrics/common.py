@@ -38,12 +38,23 @@ def settle(score: Score, flags: Tensor) -> Score:
 
 
 def settled(score: Score, raw: Tensor) -> Score:
-    """What a metric returned, under the flags of the raw maps it was about; refused unless it is a Score for each."""
+    """What a metric returned, under the flags of the raw maps it was about; refused unless it is a Score for each.
+
+    A value that is no finite number is NaN, and never `ok`.
+    """
     flags = map_flags(raw)
     if not isinstance(score, Score) or not score.value.shape == score.flag.shape == flags.shape:
         got = f"values {tuple(score.value.shape)}" if isinstance(score, Score) else f"a {type(score).__name__}"
         raise SalrunError(f"a metric must return a Score, a value and a flag for each of {len(flags)} maps, got {got}")
-    return settle(score, flags)
+    endless = score.value.isinf()
+    score = replace(score, value=score.value.masked_fill(endless, torch.nan))
+    return settle(undefined(score, score.value.isnan()), flags)
+
+
+def undefined(score: Score, where: Tensor | None = None) -> Score:
+    """The score, flagged `undefined` (there) unless something else is said of it already."""
+    silent = score.flag == OK if where is None else (score.flag == OK) & where.to(score.flag.device)
+    return replace(score, flag=score.flag.masked_fill(silent, UNDEFINED))
 
 
 def scored(value: Tensor, plane: Tensor, *causes: tuple[int, Tensor]) -> Score:

@@ -107,6 +107,8 @@ def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
                 f"checkpoint {path} is for another architecture: "
                 f"{key} is {tuple(value.shape)}, the model has {tuple(state[key].shape)}"
             )
+        if state[key].is_floating_point() != value.is_floating_point() or value.is_complex():
+            raise SalrunError(f"checkpoint {path}: {key} is {value.dtype}, the model has {state[key].dtype}")
     with torch.no_grad():
         for key, value in tensors.items():
             state[key].copy_(value)

@@ -109,10 +109,13 @@ def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) 
     """Raise unless the model takes images of the data's shape and has one output per class."""
     there = f"data set '{data.name}'"
     size = "x".join(map(str, data.shape))
-    channels = getattr(model, "mean", torch.zeros(1)).numel()
+    mean, std = (getattr(model, part, torch.ones(1)) for part in ("mean", "std"))
+    if not bool(((std > 0) & std.isfinite()).all()):
+        raise SalrunError(f"model '{name}' divides by {std.flatten().tolist()}: model.std must be above 0 and finite")
     try:
-        if channels not in (1, data.shape[0]):  # would broadcast grey images to the channels of the mean
-            raise RuntimeError(f"the model normalises {channels} channels")
+        for channels in (mean.numel(), std.numel()):
+            if channels not in (1, data.shape[0]):  # would broadcast grey images to the channels of the mean
+                raise RuntimeError(f"the model normalises {channels} channels")
         with torch.no_grad():
             outputs = model(torch.zeros(1, *data.shape, device=device)).shape[1]
     except torch.OutOfMemoryError:
@@ -122,6 +125,8 @@ def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) 
             f"model '{name}' does not take the images of {there}, {size}: choose another dataset=.. or model=.. "
             f"({str(fault).splitlines()[0]})"
         ) from fault
+    if outputs == 1:
+        raise SalrunError(f"model '{name}' has one output, which is probability 1 whatever the image: give it two")
     if outputs != len(data.classes):
         raise SalrunError(
             f"model '{name}' has {outputs} outputs but {there} has {len(data.classes)} classes: "
@@ -137,6 +142,7 @@ def verify(model: nn.Module, data: Dataset, gate: Mapping[str, float], device: t
     if limit and len(ids) > limit:
         ids = ids[:: -(-len(ids) // int(limit))]
     right, confidence = predictions(model, data, ids, device)
+    right &= confidence.isfinite()  # what is no number is no answer
     groups: dict[str, list[bool]] = {}
     for hit, group in zip(right.tolist(), data.groups_of(ids), strict=True):
         groups.setdefault(group, []).append(hit)

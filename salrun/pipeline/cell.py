@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
+from salrun.metrics.common import undefined
 from salrun.models.recipe import Obtained, Recipe
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.conclusions import conclude_once
@@ -60,6 +61,8 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
             obtained = obtain_models(cell)
         record.write(**run_facts(cell, obtained, overrides))
         stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
+        doubts = [doubt for role in stages.models for doubt in stages.soundness(role).doubts(role)]
+        record.write(deviations=[*record.facts["deviations"], *doubts])
         record.write(halved=stages.halved)  # the list itself: what is halved later stands in it
         with record.stage("plan"):
             cost = plan(cell, stages, work)
@@ -203,8 +206,11 @@ def score_tile(cell: Cell, stages: Stages, tile: Tile, role: str, progress: Prog
                 stages.map(result, part)
             for metric in metrics:
                 view = metric.view_of(part)
+                blind = "model" in metric.metric.needs and not stages.soundness(role).varied
                 for name, score in stages.score(result, part, metric).items():
-                    result.scores[part.name, metric.name, metric.mode, name, view.name if view else "raw"] = score
+                    result.scores[part.name, metric.name, metric.mode, name, view.name if view else "raw"] = (
+                        undefined(score) if blind else score
+                    )
     return result
 
 

@@ -25,6 +25,7 @@ from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
+from salrun.models.soundness import Soundness, soundness
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
@@ -111,6 +112,7 @@ class Stages:
         self._folded: dict[str, Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
         self._compiled: dict[str, bool] = {}  # chosen, by role
+        self._soundness: dict[str, Soundness] = {}
         self._fitted: dict[tuple[str, str], Fitted] = {}
         self._results: dict[str, Result] = {}  # of the open tile, by role
         self._maps: dict[tuple[str, str, str], Tensor] = {}  # of the open tile, by role, method and network
@@ -203,6 +205,12 @@ class Stages:
             return images[:n]
 
         return self._in_memory(taken, "predictions", OWN, Tile(-1, ()), None, len(images))
+
+    def soundness(self, role: str = OWN) -> Soundness:
+        """How a model answers to the first images; looked at once."""
+        if role not in self._soundness:
+            self._soundness[role] = soundness(self.models[role], self._first_images)
+        return self._soundness[role]
 
     @property
     def forward_batch(self) -> int:

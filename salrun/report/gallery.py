@@ -211,8 +211,9 @@ def _scores(run: Run, cell: str, ids: list[str], methods: list[str], notes: list
     scores = scores.merge(ways, on=["metric", "mode", "score"], how="left")
     confidence = images[(images["cell"] == cell) & images["image_id"].isin(ids)]
     confidence = confidence[["image_id", "confidence"]].rename(columns={"confidence": "value"})
+    flags = np.where(confidence["value"].isna(), "undefined", "ok")
     confidence = confidence.assign(
-        method="", metric="confidence", mode="", score="", view="", flag="ok", direction="none"
+        method="", metric="confidence", mode="", score="", view="", flag=flags, direction="none"
     )
     scores = pd.concat([scores, confidence], ignore_index=True)  # the first metric is one of maps
     names, _ = name_scores(scores)
