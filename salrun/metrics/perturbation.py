@@ -26,7 +26,7 @@ from salrun.types import NAN_MAP, OK, UNDEFINED, Scene, Score
 
 Ties = Literal["random", "raster", "raster_reversed"]
 Output = Literal["probability", "max_probability", "logit", "correct"]
-Substrate = Literal["blur", "grey", "black", "random_rgb", "uniform"]
+Substrate = Literal["blur", "grey", "black", "random_rgb", "uniform", "image_mean"]
 
 GROUPS = 28  # RISE's batch evaluation: 224*8 of 224*224 pixels per step
 BATCH, BATCH_ELEMENTS = 256, 1 << 22  # where no chunk is given: images, and numbers in them (27 of 3x224x224)
@@ -178,14 +178,16 @@ def substrate(name: Substrate, scene: Scene, true_gaussian: bool = False, draw: 
     """(B, C, H, W) in norm space: what stands where the image is not shown.
 
     blur: RISE's blurred image; grey: the mean colour; black; random_rgb: one colour per image and pixel, uniform in
-    raw [0, 1]^C; uniform: U(0, 1) in norm space itself, as Quantus has it. The last two are the same for all methods;
-    `draw` numbers independent repetitions.
+    raw [0, 1]^C; uniform: U(0, 1) in norm space itself, as Quantus has it; image_mean: the image's own mean colour.
+    What is random is the same for all methods; `draw` numbers independent repetitions.
     """
     x, model = scene.x, scene.model
     if name == "grey":
         return torch.zeros_like(x)
     if name == "black":
         return model.normalise(torch.zeros_like(x))
+    if name == "image_mean":
+        return model.normalise(x).mean((2, 3), keepdim=True).expand_as(x)
     if name == "blur":
         return blur(model.normalise(x), blur_kernel(true_gaussian=true_gaussian))
     drawn = scene.rng.uniform("random_rgb", x.shape[1:], start=draw * math.prod(x.shape[1:])).to(x.dtype)

@@ -25,7 +25,16 @@ PROMISED = {
     *("max_sensitivity", "avg_sensitivity", "sparseness", "complexity", "effective_complexity", "map_similarity"),
 }
 # Hyper-parameters that only cost time, wherever a metric has them.
-QUICK = {"levels": [2, 5], "n_pixels": 12, "n_samples": 3, "n_draws": 3, "groups": 6, "n_random": 2, "grid": 6}
+QUICK = {
+    "n_segments": 12,
+    "levels": [2, 5],
+    "n_pixels": 12,
+    "n_samples": 3,
+    "n_draws": 3,
+    "groups": 6,
+    "n_random": 2,
+    "grid": 6,
+}
 # Definitions that no configuration file selects.
 MORE = {
     "monotonicity": [{"definition": "arya"}, {"definition": "nguyen"}],
@@ -33,6 +42,8 @@ MORE = {
     "max_sensitivity": [{"neighbourhood": "ball", "denominator": "image"}],
     "pointing_game": [{"tolerance": 3}],
     "pafl": [{"roi": "ink"}],
+    "road": [{"output": "probability"}],
+    "infidelity": [{"perturbation": "noisy_baseline", "scaled": True}],
 }
 
 
@@ -94,7 +105,7 @@ def test_matrix_is_complete() -> None:
     assert len(MATRIX) == 13 * instances
     assert instances >= len(PROMISED) + 7 + 7  # two modes of six SMERF metrics, clipped gain, seven more definitions
     assert len(set(MATRIX)) == len(MATRIX)
-    assert {name for name in NAMES if build(config(name)).on_host} <= {"map_similarity"}
+    assert {name for name in NAMES if build(config(name)).on_host} <= {"map_similarity", "irof"}
 
 
 # -- the checks find what they look for --------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from skimage.segmentation import slic
 from torch import Tensor, nn
 
 from salrun.metrics.correlation import average_ranks, pearson, spearman
 from salrun.metrics.faithfulness import Faithfulness
 from salrun.metrics.imputation import imputed
+from salrun.metrics.infidelity import Infidelity
 from salrun.metrics.insertion import PixelFlipping
+from salrun.metrics.irof import IROF
 from salrun.metrics.monotonicity import Monotonicity
 from salrun.models.classifier import Classifier
 from salrun.models.randomised import execution_order
@@ -114,6 +117,42 @@ def test_road_imputes_as_quantus(share: float) -> None:
     hole = (rank < share * 63).view(1, 1, 9, 7)
     theirs = quantus.perturb_func.noisy_linear_imputation(x[0].numpy(), np.flatnonzero(hole), noise=0.0)
     np.testing.assert_allclose(imputed(x, hole, 30)[0].numpy(), theirs, atol=1e-9)
+
+
+def test_irof_is_quantus_over_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs is L - area of the curve without its point 0, the segments one apart; ours divides by L and has it."""
+    monkeypatch.setattr(np, "trapz", np.trapezoid, raising=False)  # what NumPy 2.4 no longer has
+    scene, plane = setting()
+    black = {"perturb_baseline": 0.0, "return_aggregate": False}
+    theirs = quantus_scores(quantus.IROF(segmentation_method="slic", **black, **OPTIONS), scene, plane)
+    ours = IROF(n_segments=100, substrate="black")(plane, scene)
+    whole = scene.model(scene.x).softmax(1)
+    for i, x in enumerate(scene.x):
+        segments = slic(x[0].double().numpy()[..., None], start_label=0)
+        mean = [plane[i, 0].numpy()[segments == s].mean() for s in range(segments.max() + 1)]
+        first = x * torch.from_numpy(segments != np.argmax(mean))
+        relative = float((scene.model(first[None]).softmax(1) / whole[i])[0, scene.target[i]].detach())
+        area = len(mean) - theirs[i] + (1 + relative) / 2
+        assert float(ours.value[i]) == pytest.approx(1 - area / len(mean), abs=1e-5)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_infidelity_is_captums_given_the_same_perturbations(scaled: bool) -> None:
+    captum = pytest.importorskip("captum.metrics")
+    scene, plane = setting()
+    metric = Infidelity(n_draws=6, size=3, scaled=scaled)
+    image, draw = torch.arange(4).repeat_interleave(6), torch.arange(6).repeat(4)
+    change = metric.change(scene.x, scene.rng, image, draw)
+    theirs = captum.infidelity(
+        scene.model.module,
+        lambda inputs: (change, inputs - change),
+        scene.x,
+        plane,
+        target=scene.target,
+        n_perturb_samples=6,
+        normalize=scaled,
+    )
+    np.testing.assert_allclose(metric(plane, scene).value.numpy(), theirs.detach().numpy(), rtol=1e-4)
 
 
 # Where Quantus 0.6 differs, and why ours does not follow --------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""Iterative removal of features, IROF (Rieger and Hansen 2020): superpixels go, most relevant first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from skimage.segmentation import slic
+from torch import Tensor
+
+from salrun.metrics.common import as_plane, wide
+from salrun.metrics.perturbation import answer, curve, flagged, pixel_rank, substrate
+from salrun.models.classifier import Classifier
+from salrun.ranges import Above, AtLeast
+from salrun.types import Metric, Scene, Score
+from salrun.views import map_flags
+
+
+def superpixels(x: Tensor, n_segments: int, compactness: float) -> Tensor:
+    """(B, P) int64: the number of each pixel's superpixel, from 0 on, by scikit-image's SLIC on the CPU."""
+    labels = []
+    for image in x.cpu().nan_to_num():
+        pixels = image.permute(1, 2, 0).double().numpy()
+        found = slic(pixels, n_segments, compactness, convert2lab=len(image) == 3, start_label=0)
+        labels.append(np.unique(found, return_inverse=True)[1].reshape(-1))
+    return torch.from_numpy(np.stack(labels)).to(x.device)
+
+
+@dataclass
+class IROF(Metric):
+    """1 - area under f(x^(l)) / f(x^(0)) against l / L, l = 0..L: the area over the curve.
+
+    x^(l) is the image without its l superpixels of the largest mean relevance, which take the data's mean colour; f is
+    the softmax probability of the class explained. The superpixels (SLIC, L of them, about `n_segments`) depend on the
+    image alone. 1 is best; above f(x^(0)) the curve takes it below 0. Divided by L, images with many superpixels count
+    as much as others; Quantus does not divide, and leaves the point l = 0 out.
+    """
+
+    n_segments: Annotated[int, AtLeast(2)] = 300
+    compactness: Annotated[float, Above(0)] = 10.0
+    substrate: Literal["blur", "grey", "black", "random_rgb", "image_mean"] = "grey"
+    ties: Literal["random", "raster", "raster_reversed"] = "random"
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    range: ClassVar[tuple[float, float]] = (float("-inf"), 1.0)
+    source: ClassVar[str] = "Rieger and Hansen 2020, ICLR workshop, arXiv:2003.08747"
+    on_host: ClassVar[str] = "superpixels (scikit-image)"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return min(self.n_segments, shape[1] * shape[2]) - 1
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 2
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        relevance = as_plane(plane, "irof").flatten(1)
+        segment = scene.shared(
+            f"superpixels/{self.n_segments}/{self.compactness}",
+            lambda: {"segment": superpixels(scene.x, self.n_segments, self.compactness)},
+        )["segment"].to(relevance.device)
+        count, most = segment.amax(1) + 1, int(segment.max()) + 1
+        mean = torch.full((len(segment), most), -torch.inf, dtype=relevance.dtype, device=relevance.device)
+        mean = mean.scatter_reduce(1, segment, relevance, "mean", include_self=False)
+        # What pads the list of superpixels comes last, whatever the ties.
+        place = pixel_rank(mean[:, None, None], scene.rng, self.ties, False, "irof")
+        start, finish = scene.model.normalise(scene.x), substrate(self.substrate, scene)
+        first = answer("image", start, scene, "probability").unsqueeze(1)
+        last = answer(self.substrate, finish, scene, "probability").unsqueeze(1)
+        rank = place.gather(1, segment)
+        until = torch.arange(1, most, device=rank.device)
+        f = curve(scene.model, start, finish, rank, until, scene.target, chunk=scene.chunk)
+        f = torch.cat([first, f, last], 1) / first
+        between = torch.arange(most, device=f.device) < count.unsqueeze(1).to(f.device)
+        area = ((f[:, 1:] + f[:, :-1]) / 2).where(between, 0).sum(1) / wide(count)
+        return flagged(1 - area, map_flags(plane))
