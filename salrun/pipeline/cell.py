@@ -61,9 +61,9 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
             obtained = obtain_models(cell)
         record.write(**run_facts(cell, obtained, overrides))
         stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
+        record.write(halved=stages.halved)  # the list itself: what is halved later stands in it
         doubts = [doubt for role in stages.models for doubt in stages.soundness(role).doubts(role)]
         record.write(deviations=[*record.facts["deviations"], *doubts])
-        record.write(halved=stages.halved)  # the list itself: what is halved later stands in it
         with record.stage("plan"):
             cost = plan(cell, stages, work)
         record.write(plan={"images": cost.images, "passes": cost.passes, "seconds": round(cost.seconds, 1)})
