@@ -78,7 +78,8 @@ def table(comparison: Comparison, columns: int) -> list[str]:
 
 def legend(comparison: Comparison) -> str:
     """What the marks of the table mean."""
-    said = "* best, or not told apart from the best; 95% intervals over images; rank: mean over the metrics"
+    whose = "images of these models" if comparison.models > 1 else "images"
+    said = f"* best, or not told apart from the best; 95% intervals over {whose}; rank: mean over the metrics"
     if comparison.has_random:
         said += "; +/-/= better, worse, not told apart from random (paired, Holm)"
     if any(judged.flagged for judged in comparison.shown):

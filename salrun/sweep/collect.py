@@ -62,7 +62,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bo
         print(f"missing: {line}")
     if claims is not None:
         print(f"paper:   {headline(claims)}")
-    print(f"joined:  {len(whole)} runs in {shown(out)}")
+    print(f"joined:  {len(whole)} {'run' if len(whole) == 1 else 'runs'} in {shown(out)}")
     if (out / "report.html").exists():
         print(f"report:  {shown(out / 'report.html')}")
     return 0
