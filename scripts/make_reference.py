@@ -348,7 +348,8 @@ TITLES = {
     "smerf": "Kim, Plumb, Talwalkar, *Sanity Simulations for Saliency Methods* (ICML 2022)",
     "tomsett": "Tomsett et al., *Sanity Checks for Saliency Metrics* (AAAI 2020)",
     "yona": "Yona, Greenfeld, *Revisiting Sanity Checks for Saliency Maps* (2021)",
-    "zhang": "Zhang, Torres, Hermanns, *Saliency Maps Give a False Sense of Explainability* (ACML 2024)",
+    "zhang": "Zhang, Torres Figueroa, Hermanns, *Saliency Maps Give a False Sense of Explanability to Image Classifiers"
+    ": An Empirical Evaluation across Methods and Metrics* (ACML 2024)",
 }
 
 
