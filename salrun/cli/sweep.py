@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from salrun.cli.experiment import no_folder
 from salrun.config.catalogue import conf_dir
 from salrun.config.command import Command, of_hydra
-from salrun.config.compose import check_command, quoted, searchpath
+from salrun.config.compose import check_command, quoted, searchpath, typed_value
 from salrun.errors import SalrunError, users_place
 from salrun.pipeline.job import import_folders
 from salrun.results.record import read_facts
@@ -56,10 +56,10 @@ def sweep(command: Command) -> int:
     """Many jobs, through a launcher. What an earlier sweep of the same command left undone is done in its folder."""
     check_command(command)
     check_launcher(command.overrides, command.folders)
-    given = [o.partition("=")[2] for o in command.overrides if o.startswith("hydra.sweep.dir=")]
+    given = typed_value(command.overrides, "hydra.sweep.dir")
     words = [o for o in command.overrides if not of_hydra(o)]
     earlier = None if given else interrupted_sweep(SWEEPS, words)
-    folder = Path(given[-1]) if given else earlier or _new_sweep()
+    folder = Path(str(given)) if given else earlier or _new_sweep()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as raised:
@@ -77,7 +77,7 @@ def sweep(command: Command) -> int:
     fault = None
     with lease:
         try:
-            hand_over(command, [f"hydra.sweep.dir={folder.absolute()}", *environment(command)])
+            hand_over(command, [f"hydra.sweep.dir={quoted(str(folder.absolute()))}", *environment(command)])
         except SalrunError:
             raise
         except Exception as raised:

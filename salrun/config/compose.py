@@ -180,15 +180,20 @@ def searchpath(overrides: Sequence[str], folders: Iterable[Path]) -> list[str]:
 
 
 def _typed_path(overrides: Sequence[str]) -> list[str]:
-    """What is typed as `hydra.searchpath=[...]`; the last one counts."""
-    typed = [o for o in overrides if o.startswith("hydra.searchpath=")]
-    value = _parsed(typed[-1]).value() if typed else None
+    value = typed_value(overrides, "hydra.searchpath")
     return [str(entry) for entry in value] if isinstance(value, list) else []
 
 
+def typed_value(overrides: Sequence[str], key: str) -> Any:
+    """The value that is typed for a key; the last one counts, None where there is none."""
+    words = [o for o in overrides if o.startswith(f"{key}=")]
+    return _parsed(words[-1]).value() if words else None
+
+
 def quoted(text: str) -> str:
-    """A text as a value of an override, whatever is in it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A text as a value of an override, whatever is in it: to Hydra a backslash is one but before a quote."""
+    text = text.replace("${", "\\${")
+    return "'" + re.sub(r"(\\*)('|$)", lambda m: 2 * m[1] + (m[2] and "\\'"), text) + "'"
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:

@@ -140,7 +140,7 @@ def odd_parts(folder: Path, n: int) -> Iterator[Finding]:
         network = word == ""
         (home / "mynet.py" if network else plugin).write_text(HEAD * network + source.replace("{body}", body))
         env = {} if network else {"SALRUN_PLUGINS": str(plugin)}
-        fault = refused(Life([*OWN, *filter(None, [word])], home, env=env), told)
+        fault = refused(Life([*OWN, *filter(None, [word])], home, env=env), told, "'own' does not take")
         faults.append(f"{word or 'network'} {body}: {fault}" if fault else "")
         (home / "mynet.py").write_text(NET)
     plugin.write_text(METHOD.replace("{body}", "sys.exit(0)"))
@@ -148,10 +148,23 @@ def odd_parts(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("users' code that raises, exits or returns odd things", faults, "one line each that names it")
 
 
+def odd_folders(folder: Path, n: int) -> Iterator[Finding]:
+    """Sweeps below folders with letters that mean something to Hydra, the shell or YAML."""
+    names = ["ü, it's (a=b) [c] {d} #e", "ü", "it's", "a(b", "a,b", "a=b", "a[b", "a{b", "a#b", "a b", "a\\b", "${a}"]
+    words = [*SMALL, "methods=[edge]", "metrics=[pafl]", "report=false", "-m", "seed=0,1"]
+    faults = []
+    for name in names[:n]:
+        life = Life(words, folder / name / "home", env={"SALRUN_CACHE": str(folder / "store")})
+        there = len(list((folder / name).rglob("run.json"))) if life.end() == 0 else 0
+        faults.append("" if there == 2 else f"{name}: {life.last_line}")
+    yield finding("sweeps below odd folders", faults, "two jobs done in each")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
     "pictures": Trial(pictures, 99, 3),
     "odd_parts": Trial(odd_parts, 999, 4),
+    "odd_folders": Trial(odd_folders, 99, 1),
     "unreported": Trial(unreported, 40, 2),
 }

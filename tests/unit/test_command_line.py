@@ -16,11 +16,12 @@ import yaml
 from omegaconf import OmegaConf
 
 from salrun.cli import main as cli
+from salrun.cli import sweep as sweep_module
 from salrun.cli.verbs import VERBS
 from salrun.config.catalogue import conf_dir
 from salrun.config.check import check
 from salrun.config.command import read_command
-from salrun.config.compose import check_command, compose_config, composed_run
+from salrun.config.compose import _compose, check_command, compose_config, composed_run, quoted, typed_value
 from salrun.config.settings import ALL, GROUPS, SETTINGS, Settings, own_settings
 from salrun.config.signatures import parameters
 from salrun.errors import SalrunError
@@ -254,3 +255,43 @@ def test_errors_status_and_help_need_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["[0, 0, 2, 0, 2, 2]", "False"]
+
+
+ODD_NAMES = [
+    "ü",
+    "it's",
+    "a(b",
+    "a,b",
+    "a=b",
+    "a[b]",
+    "a{b}",
+    "a#b",
+    "a b",
+    'a"b',
+    "a\\b",
+    "a\\'b",
+    "b\\",
+    "${b}",
+    "a:b",
+    "~a",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_folder_of_any_name_is_itself_in_an_override(name: str) -> None:
+    whole = _compose([f"hydra.sweep.dir={quoted(f'/x/{name}')}"])
+    assert whole.hydra.sweep.dir == f"/x/{name}"
+    assert typed_value(["hydra.sweep.dir=a", f"hydra.sweep.dir={quoted(name)}"], "hydra.sweep.dir") is not None
+
+
+@pytest.mark.parametrize("name", ["it's, (new)", "a=b"])
+def test_a_sweep_hands_its_folder_over_quoted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[str] = []
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    monkeypatch.setattr(sweep_module, "check_command", lambda command: None)
+    monkeypatch.setattr(sweep_module, "hand_over", lambda command, settings: handed.extend(settings))
+    monkeypatch.setattr(sweep_module, "jobs_of", lambda folder: [])
+    assert sweep_module.sweep(read_command(["-m", "seed=0,1"])) == 0
+    folder = str(typed_value(handed, "hydra.sweep.dir"))
+    assert Path(folder).parent == tmp_path / name / "outputs" / "sweeps" and Path(folder).is_dir()
