@@ -18,31 +18,60 @@ from salrun.errors import SalrunError
 log = logging.getLogger(__name__)
 
 BEAT = 10.0  # seconds between two signs of life
-STALE = 60.0  # seconds without one after which a lease counts as abandoned
+STALE = 60.0  # seconds without one, watched, after which a lease counts as abandoned
+SILENT = 300.0  # seconds without one, told by the age of the file, after which its owner counts as dead
 POLL = 0.5
 REMIND = 60.0  # seconds between two messages of someone who waits
 
 
 def here() -> dict[str, Any]:
     """This process, as others will look for it."""
-    return {"host": socket.gethostname(), "pid": os.getpid()}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "process": _began(os.getpid())}
 
 
 def gone(owner: dict[str, Any]) -> bool:
     """Known to be dead: a process of this machine that is not there. Of other machines' processes nothing is known."""
-    if owner.get("host") != socket.gethostname() or "pid" not in owner:
+    pid = owner.get("pid")
+    if owner.get("host") != socket.gethostname() or not isinstance(pid, int) or not 0 < pid < 1 << 31:
         return False
     try:
-        os.kill(int(owner["pid"]), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except OSError:
         return False
+    if _stat(pid)[:1] == ["Z"]:  # killed, and not yet buried by its parent
+        return True
+    began = owner.get("process"), _began(pid)
+    return all(began) and began[0] != began[1]  # else another process has its number now
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in ticks of this boot of the machine; None where /proc does not tell."""
     try:
-        state = Path(f"/proc/{owner['pid']}/stat").read_text().rpartition(")")[2].split()[0]
+        return f"{_stat(pid)[19]} of {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     except (OSError, IndexError):
-        return False
-    return state == "Z"  # killed, and not yet buried by its parent
+        return None
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc says of a process from its state on; nothing where it does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def silence(path: Path) -> float:
+    """Seconds since a file was last touched, by the clock of its file system; a file of the future is as silent."""
+    probe = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+    except OSError:  # a folder that may only be read
+        now = time.time()
+    return abs(now - path.lstat().st_mtime)
 
 
 class Heartbeat:
@@ -91,11 +120,22 @@ class Lease:
         self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lease if it is free or its holder is known to be dead."""
+        """Take the lease if it is free or abandoned."""
+        if self._create():
+            return True
         owner = self.owner()
-        if gone(owner):
-            self._evict(owner)
+        if self.held():
+            return False
+        self._evict(owner)
         return self._create()
+
+    def held(self) -> bool:
+        """Whether somebody has it who may be alive: not known to be dead, nor silent for long."""
+        try:
+            self.path.lstat()
+            return not gone(self.owner()) and silence(self.path) < SILENT
+        except OSError:
+            return False
 
     def acquire(self) -> None:
         """Take the lease, waiting while its holder lives."""
@@ -105,7 +145,7 @@ class Lease:
             now = time.monotonic()
             owner = self.owner()
             try:
-                beat = self.path.stat().st_mtime_ns
+                beat = self.path.lstat().st_mtime_ns
             except OSError:
                 continue
             if watched is None:
@@ -156,14 +196,16 @@ class Lease:
             os.rename(self.path, aside)  # only one waiter succeeds
             if _read(aside) != owner:
                 os.link(aside, self.path)
-        aside.unlink(missing_ok=True)
+            aside.unlink()
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Who holds a lease; nobody known where the file is garbage."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        owner = json.loads(path.read_text()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
         return {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _name(owner: dict[str, Any]) -> str:

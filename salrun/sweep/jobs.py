@@ -22,9 +22,8 @@ from omegaconf import OmegaConf
 from salrun.config.compose import expand
 from salrun.results.record import read_facts
 from salrun.store.files import write_atomic
-from salrun.store.leases import Lease, gone
+from salrun.store.leases import SILENT, Lease, gone
 
-SILENT = 300.0  # seconds without a heartbeat after which a run on another machine counts as killed
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT", "RESIZING")
 AT_WORK = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -122,7 +121,7 @@ def lost(folder: Path, facts: dict[str, Any], queued: str, submitted: Mapping[st
         return ended
     if facts.get("host") == socket.gethostname():
         return f"{owner} is gone" if gone(facts) else ""
-    silent = time.time() - (folder / "run.json").stat().st_mtime
+    silent = abs(time.time() - (folder / "run.json").stat().st_mtime)
     return f"no sign of {owner} for {silent / 60:.0f} min" if silent > SILENT else ""
 
 
@@ -178,7 +177,7 @@ def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
         queue = slurm_queue() or {}
         jobs = jobs_of(sweep, queue)
         waits = any(queue.get(str(n.get("id"))) in WAITING + AT_WORK for n in read_submitted(sweep).values())
-        at_work = waits or held(sweep) or any(job.state == "running" for job in jobs)
+        at_work = waits or lease_of(sweep).held() or any(job.state == "running" for job in jobs)
         return None if at_work or all(job.state in ENDED for job in jobs) else sweep
     return None
 
@@ -186,15 +185,6 @@ def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
 def lease_of(sweep: Path) -> Lease:
     """Held by the process that launches the jobs of a sweep, for as long as it does."""
     return Lease(sweep / ".lease", f"sweep {sweep.name}")
-
-
-def held(sweep: Path) -> bool:
-    lease = lease_of(sweep)
-    try:
-        silent = time.time() - lease.path.stat().st_mtime
-    except OSError:
-        return False
-    return silent < SILENT and not gone(lease.owner())
 
 
 def finished(folder: Path, config: dict[str, Any], code: str) -> bool:

@@ -6,7 +6,9 @@ They belong to `python -m tests.torture.trials`, which says how to run one.
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,11 +162,34 @@ def odd_folders(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("sweeps below odd folders", faults, "two jobs done in each")
 
 
+def leases(folder: Path, n: int) -> Iterator[Finding]:
+    """Leases of a sweep that are days old, empty, of another host or garbage; a pid that was reused."""
+    words = [*SMALL, "methods=[edge]", "metrics=[pafl]", "report=false"]
+    faults, days = [], 3 * 86400
+    contents = [b"", b"[]", b"{", b"\xff", b'{"pid": "x"}', b'{"host": "elsewhere", "pid": 1}', b"3", b'{"pid": -1}']
+    for number, content in enumerate(contents[:n]):
+        home = folder / str(number)
+        sweep = home / "sweep"
+        sweep.mkdir(parents=True)
+        (sweep / ".lease").write_bytes(content)
+        os.utime(sweep / ".lease", (time.time() - days,) * 2)
+        life = Life([*words, "-m", "seed=0,1", f"hydra.sweep.dir={sweep}"], home)
+        faults.append("" if life.end(300) == 0 else f"{content!r}: {life.last_line}")
+        facts = json.loads((sweep / "0" / "run.json").read_text())
+        facts |= {"status": "running", "pid": os.getpid(), "process": "1 of another boot"}
+        (sweep / "0" / "run.json").write_text(json.dumps(facts))
+        life = Life(["status", str(sweep)], home)
+        told = life.end() == 0 and "1 done, 1 failed" in life.said
+        faults.append("" if told else f"a reused pid: {life.last_line}")
+    yield finding("stale and garbled leases, a reused pid", faults, "taken over; status says failed")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
     "pictures": Trial(pictures, 99, 3),
     "odd_parts": Trial(odd_parts, 999, 4),
     "odd_folders": Trial(odd_folders, 99, 1),
+    "leases": Trial(leases, 99, 1),
     "unreported": Trial(unreported, 40, 2),
 }

@@ -29,6 +29,7 @@ from salrun.sweep import launch as launching
 from salrun.sweep import submit
 
 HERE = {"host": socket.gethostname()}
+HOST = socket.gethostname().encode()
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,43 @@ def test_who_was_taken_for_dead_leaves_the_lease_of_his_successor(tmp_path: Path
     assert second.owner()["pid"] == os.getpid()
     second.release()
     assert not path.exists()
+
+
+GARBAGE = [b"", b"[]", b"null", b"{", b"\xff\xfe", b'{"pid": "x"}', b'{"pid": 1e400}', 10000 * b"[", b'{"pid": [1]}']
+
+
+@pytest.mark.parametrize("content", [*GARBAGE, json.dumps({"host": "elsewhere", "pid": 1}).encode()])
+def test_a_lease_that_was_silent_for_long_is_taken_whatever_is_in_it(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / ".lease"
+    for age, held in ((0, True), (-4e9, False), (3 * 86400, False)):
+        path.write_bytes(content if b"host" in content else content.replace(b"{", b'{"host": "%s", ' % HOST))
+        os.utime(path, (time.time() - age,) * 2)
+        assert Lease(path, "work").held() is held
+    lease = Lease(path, "work")
+    assert lease.try_acquire() and lease.owner()["pid"] == os.getpid()
+    lease.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_lease_that_is_no_file_makes_nobody_wait(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / ".lease"
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("nowhere")}[kind]()
+    assert not Lease(path, "work").try_acquire()
+    os.utime(path, (1, 1), follow_symlinks=False)
+    lease = Lease(path, "work")
+    assert lease.try_acquire() and lease.held()
+    lease.release()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+def test_a_process_that_has_the_number_of_another_is_not_that_one(tmp_path: Path) -> None:
+    mine = leases.here()
+    assert not leases.gone(mine)
+    for process in ("1 of another boot", mine["process"].replace(" of", "0 of")):
+        assert leases.gone({**mine, "process": process})
+        run = run_folder(tmp_path / "r", status="running", **{**mine, "process": process})
+        assert sweeps.job_in(run).state == "failed"
 
 
 def test_the_heart_beats_while_the_work_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
