@@ -16,6 +16,7 @@ from salrun.config.catalogue import names
 from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
 from salrun.errors import SalrunError, users_fault
+from salrun.store.files import open_log
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
 
@@ -112,7 +113,9 @@ def _fault(fault: Exception) -> int:
     if path is None:
         path = Path("salrun-fault.log")
         try:
-            path.write_text("".join(traceback.format_exception(fault)))
+            path.unlink(missing_ok=True)
+            with open_log(path) as file:
+                file.write("".join(traceback.format_exception(fault)))
         except OSError:
             path = None
     where = f"; the traceback is in {path}" if path else ""

@@ -23,7 +23,7 @@ from salrun.config.compose import check_command, quoted, searchpath, typed_value
 from salrun.errors import SalrunError, users_place
 from salrun.pipeline.job import import_folders
 from salrun.results.record import read_facts
-from salrun.store.files import shown
+from salrun.store.files import open_log, shown
 from salrun.sweep.collect import collect_runs
 from salrun.sweep.jobs import AGAIN, ENDED, counts, interrupted_sweep, jobs_of, lease_of
 from salrun.sweep.launch import check_launcher, job
@@ -84,7 +84,8 @@ def sweep(command: Command) -> int:
             fault = raised
             if not (folder / "multirun.yaml").exists():
                 raise SalrunError(f"the sweep could not begin: {_first_line(fault)}") from fault
-            (folder / "launcher.log").write_text("".join(traceback.format_exception(fault)))
+            with open_log(folder / "launcher.log") as file:
+                file.write("".join(traceback.format_exception(fault)))
     jobs = jobs_of(folder)
     for number, each in enumerate(jobs):
         seen = f"; log: {shown(each.log)}" if each.log and each.state == "failed" else ""

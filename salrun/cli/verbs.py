@@ -208,8 +208,17 @@ class Report(Verb):
         from salrun.results.run import runs_below
 
         runs = runs_below([Path(w).resolve() for w in given.words])
+        _check_page(given.output)
         print(shown(write_report(runs[0]) if len(runs) == 1 else write_joint_report(runs, given.output)))
         return 0
+
+
+def _check_page(path: Path) -> None:
+    """Refuse to write a page over what is none, or over the files of a run."""
+    if path.exists() and (path.is_dir() or path.suffix != ".html"):
+        raise SalrunError(f"-o {path} is there and is no page (.html): choose another name")
+    if any((folder / "run.json").exists() for folder in path.resolve().parents):
+        raise SalrunError(f"-o {path} is a file of a run: choose another place")
 
 
 class Reliability(Verb):

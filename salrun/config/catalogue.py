@@ -183,7 +183,7 @@ def load_plugins() -> None:
     load only what you trust.
     """
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     for entry in filter(None, os.environ.get("SALRUN_PLUGINS", "").split(os.pathsep)):
         if not Path(entry).exists():
             raise SalrunError(f"plug-in {entry} of SALRUN_PLUGINS is not there")
@@ -209,7 +209,7 @@ def load_file(path: Path) -> Any:
         raise SalrunError(f"plug-in {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.append(str(path.resolve().parent))
     try:
         with named(f"plug-in {path} cannot be imported: it"):
             spec.loader.exec_module(module)

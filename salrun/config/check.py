@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,6 +18,8 @@ from salrun.config.settings import GROUPS, SETTINGS, folder_of, papers, parse_sh
 from salrun.config.signatures import check_parameters, parameters
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import complaint
+
+NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,120}")
 
 
 def check(cfg: DictConfig) -> dict[str, Any]:
@@ -35,6 +38,9 @@ def check(cfg: DictConfig) -> dict[str, Any]:
             raise SalrunError(f"{key} {wrong}")
         if key not in GROUPS:
             config.setdefault(key, None)
+    for where, name in _names(config):
+        if not NAME.fullmatch(name):
+            raise SalrunError(f"{where} must be what a file may be called (no / or \\ in it), got {name!r}")
     if config["paper"] is not None and config["paper"] not in papers():
         raise unknown("paper", config["paper"], [*papers(), "null"])
     parse_shard(config["shard"])
@@ -77,6 +83,13 @@ def _with_controls(config: dict[str, Any]) -> dict[str, Any]:
             raise unknown("control", name, names("methods"), f"controls=[{','.join(config['controls'])}]")
         methods[name] = spec
     return config | {"methods": methods}
+
+
+def _names(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(place, name) of what gives files and folders their names."""
+    yield "name", str(config["name"])
+    for group in ("methods", "metrics", "others"):
+        yield from ((f"a name in {group}", str(name)) for name in _mapping(config.get(group), group))
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from salrun.config.catalogue import load_plugins
 from salrun.errors import SalrunError, users_fault
+from salrun.store.files import open_log
 
 
 def import_folders(folders: Iterable[Path] = ()) -> list[str]:
@@ -21,10 +22,13 @@ def import_folders(folders: Iterable[Path] = ()) -> list[str]:
 
 
 def prepare_imports(folders: Iterable[Path] = ()) -> None:
-    """Put the folders of users' code on the path and load the plug-ins. Done again inside every job."""
+    """Put the folders of users' code on the path and load the plug-ins. Done again inside every job.
+
+    They come last: a torch.py among a user's files is not torch.
+    """
     for folder in import_folders(folders):
         if folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.append(folder)
     load_plugins()
 
 
@@ -52,7 +56,7 @@ def perform(config: dict[str, Any], out: Path, overrides: Sequence[str], told: b
         theirs = users_fault(fault)
         if theirs is None and not isinstance(fault, Exception):
             raise
-        with open(out / "run.log", "a", encoding="utf-8") as file:
+        with open_log(out / "run.log") as file:
             file.write("".join(traceback.format_exception(fault)))
         if isinstance(fault, Exception) and theirs is None:
             fault.salrun_log = out / "run.log"  # type: ignore[attr-defined]

@@ -27,11 +27,18 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from salrun import __version__
 from salrun.errors import SalrunError, users_fault
 from salrun.results.tables import SCHEMA
-from salrun.store.files import write_atomic
+from salrun.store.files import open_log, write_atomic
 from salrun.store.leases import HEART, here
 from salrun.store.sources import source_of_module
 
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
+
+
+class LogFile(logging.FileHandler):
+    """The handler of a log that is no link."""
+
+    def _open(self) -> Any:
+        return open_log(Path(self.baseFilename))
 
 
 class RunRecord:
@@ -62,7 +69,7 @@ class RunRecord:
 
     def __enter__(self) -> RunRecord:
         self.out.mkdir(parents=True, exist_ok=True)
-        self._handler = logging.FileHandler(self.out / "run.log", encoding="utf-8")
+        self._handler = LogFile(self.out / "run.log", encoding="utf-8")
         self._handler.setLevel(logging.DEBUG)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger("salrun").addHandler(self._handler)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from salrun.errors import SalrunError
 from salrun.results.maps import KeptMaps
-from salrun.results.tables import CURVES, NUMERICS, SCHEMA
+from salrun.results.tables import CURVES, NUMERICS, SCHEMA, unquoted
 
 MODEL_BLIND = ("salrun.methods.baselines.", "salrun.methods.cam.FakeCAM")  # beginnings of classes
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
@@ -206,7 +206,7 @@ class Run:
         path = self._file(name)
         self._check_schema()
         try:
-            return pd.read_csv(path, **options)
+            return unquoted(pd.read_csv(path, **options))
         except (OSError, ValueError) as fault:
             raise UnreadableFile(self.path, name, fault) from fault
 

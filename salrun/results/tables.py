@@ -8,7 +8,8 @@ A fact is a column: which model a row is about stands in `cells` (one row per mo
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ MODEL = [*KEY, "source", "verified", "in_doubt", "what", "group", "value"]
 NUMERICS = ["cell", "role", "method", "metric", "mode", "score", "images"]
 NUMERICS += ["exact", "fast", "shift", "unseen", "rank", "correlation"]
 DRAWS = 2000
+# Text that a spreadsheet would run: = + - @ first, and no number.
+FORMULA = re.compile(r"(?![+-]?[\d.]+(?:e[+-]?\d+)?$|[+-](?:inf|nan)$)[=+\-@\t\r].+", re.DOTALL | re.IGNORECASE)
 ROW_GROUP = 1 << 16
 
 _TYPES: dict[str, pa.DataType] = {name: pa.int64() for name in ("seed", "label", "prediction", "target")}
@@ -97,7 +100,25 @@ def write_parquet(path: Path, frame: pd.DataFrame, schema: pa.Schema | None = No
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """Write a table whole or not at all, numbers with ten digits."""
-    write_atomic(path, frame.to_csv(index=False, float_format="%.10g").encode())
+    harmless = _reworded(frame, FORMULA, lambda cell: f"'{cell}")
+    write_atomic(path, harmless.to_csv(index=False, float_format="%.10g").encode())
+
+
+def unquoted(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table that `write_csv` wrote as it was: text that a spreadsheet would run has an apostrophe before it there."""
+    return _reworded(frame, re.compile(f"'(?:{FORMULA.pattern})", FORMULA.flags), lambda cell: cell[1:])
+
+
+def _reworded(frame: pd.DataFrame, kind: re.Pattern[str], change: Callable[[str], str]) -> pd.DataFrame:
+    """With every cell of this kind changed; other columns stay the very same."""
+
+    def of_kind(cell: object) -> bool:
+        return isinstance(cell, str) and kind.fullmatch(cell) is not None
+
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        if frame[name].map(of_kind).any():
+            frame = frame.assign(**{str(name): [change(cell) if of_kind(cell) else cell for cell in frame[name]]})
+    return frame
 
 
 def summarise(scores: pd.DataFrame, directions: Directions) -> pd.DataFrame:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from pathlib import Path
+from typing import TextIO
 
 from salrun.errors import SalrunError
 
@@ -35,3 +37,14 @@ def shown(path: Path) -> str:
     """A path as it is printed: from the working folder where it lies in it, which is shorter."""
     whole = path.absolute()
     return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path)
+
+
+def open_log(path: Path) -> TextIO:
+    """A log to be written on, never through a link: that would change another file."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    except OSError as fault:
+        if fault.errno != errno.ELOOP:
+            raise
+        raise SalrunError(f"{path} is a link, and logs are not written through links: remove it") from fault
+    return os.fdopen(handle, "a", encoding="utf-8")

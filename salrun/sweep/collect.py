@@ -13,7 +13,7 @@ from salrun.report.console import amber, answer, joined, width, wrapped
 from salrun.results.claims import headline
 from salrun.results.collect import common_facts, missing_shards, newest, refuse_strangers, why_not, write_joined
 from salrun.results.comparison import Comparison, compare_runs, write_comparison
-from salrun.results.record import RunRecord
+from salrun.results.record import RunRecord, read_facts
 from salrun.results.run import Run, runs_below
 from salrun.store.files import shown
 from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
@@ -22,6 +22,8 @@ from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
 def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bool = True) -> int:
     """Collect finished runs; unfinished ones are named, incompatible ones refused. `drawn`: with figures and report."""
     runs = [Run(path) for path in runs_below(paths)]
+    if out is not None:
+        _check_out(out, runs)
     for run in runs:
         if not run.done:
             print(f"left out: {shown(run.path)} ({why_not(run)})")
@@ -78,6 +80,15 @@ def tell(comparisons: Sequence[Comparison]) -> None:
         print("\n".join(["", *said, "", *joined(comparisons, columns), ""]))
     for doubt in dict.fromkeys(f"{c.about['model']}: {'; '.join(c.doubts)}" for c in comparisons if c.doubts):
         print(amber(f"model:   NOT VERIFIED, {doubt}"))
+
+
+def _check_out(out: Path, runs: list[Run]) -> None:
+    """Refuse to write over a run; over an earlier collection is all right."""
+    for run in runs:
+        if out.resolve() in (run.path, *run.path.parents) and "runs" not in read_facts(run.path):
+            raise SalrunError(f"-o {out} is or holds {run.path}, which is collected: choose another folder")
+    if (out / "run.json").exists() and "runs" not in read_facts(out):
+        raise SalrunError(f"-o {out} is a run of its own: choose another folder")
 
 
 def _missing_jobs(paths: list[Path]) -> list[str]:

@@ -93,7 +93,8 @@ def job(cfg: DictConfig) -> None:
 
 def in_own_process(config: dict[str, Any], out: Path, overrides: Sequence[str], cwd: str) -> None:
     """Run a cell in a new process. It ends with this one, and if it is killed its run.json says so."""
-    with subprocess.Popen([sys.executable, "-m", "salrun.sweep.launch"], stdin=subprocess.PIPE, cwd=cwd) as child:
+    words = [sys.executable, "-P", "-m", "salrun.sweep.launch"]  # -P: a torch.py in the current folder is not torch
+    with subprocess.Popen(words, stdin=subprocess.PIPE, cwd=cwd) as child:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             pickle.dump((config, out, list(overrides)), child.stdin)

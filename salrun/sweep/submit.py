@@ -46,6 +46,7 @@ def submit(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
     else:
         at_once = at_once if at_once > 0 else os.cpu_count() or 1
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # jobs begin by `python -m`, which would put the current folder first
     queue = executor(kind, params)
     todo = deque(calls)
     running: dict[int, Any] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from PIL import Image
 from salrun.sweep.jobs import job_in
 from tests import fake_data, spoilers
 from tests.odd_parts import HEAD, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
-from tests.torture.trials import SHIPPED, Finding, Life, Trial, finding, reference, refused, run_of, tables
+from tests.torture.trials import SHIPPED, Finding, Life, Payload, Trial, finding, reference, refused, run_of, tables
 
 SMALL = [w for w in SHIPPED if not w.startswith(("methods", "metrics", "fit_images"))]
 PLAIN = [*SMALL, "methods=[gradient]", "metrics=[insertion]", "metrics.insertion.step=1024", "report=false"]
@@ -184,6 +185,32 @@ def leases(folder: Path, n: int) -> Iterator[Finding]:
     yield finding("stale and garbled leases, a reused pid", faults, "taken over; status says failed")
 
 
+def accidents(folder: Path, n: int) -> Iterator[Finding]:
+    """Pickles to run again, a torch.py, links in place of logs, names that lead elsewhere, files to overwrite."""
+    home, faults = folder / "home", []
+    expected = reference(home, PLAIN)
+    run, mine, proof = run_of(home), home / "mine.txt", home / "pwned"
+    mine.write_text("mine")
+    (home / "x.pickle").write_bytes(pickle.dumps(Payload(proof)))
+    faults.append(refused(Life([*PLAIN, "--experimental-rerun", "x.pickle"], home), "salrun"))
+    for name in ("../../x", "a/b", ".."):
+        faults.append(refused(Life([*PLAIN, f"name={name}"], home), name))
+    (home / "linked").mkdir()
+    (home / "linked" / "run.log").symlink_to(mine)
+    faults.append(refused(Life([*PLAIN, "hydra.run.dir=linked"], home), "run.log"))
+    for out in (run, run.parent):
+        faults.append(refused(Life(["collect", str(run), "-o", str(out)], home), str(out)))
+    for out in (run / "run.json", mine):
+        faults.append(refused(Life(["report", str(run), "-o", str(out)], home), str(out)))
+    for name in ("torch", "numpy", "omegaconf"):
+        (home / f"{name}.py").write_text(f"open({str(proof)!r}, 'w')\n")
+    life = Life([*PLAIN, "-m", "seed=0,1"], home)
+    faults.append("" if life.end() == 0 else f"a torch.py: {life.last_line}")
+    faults.append("" if mine.read_text() == "mine" and tables(home) == expected else "a file was overwritten")
+    faults.append("code of others was run" if proof.exists() else "")
+    yield finding("execution and overwriting by accident", faults, "refused, or not followed")
+
+
 ATTACKS = {
     "spoiling": Trial(spoiling, 99, 3),
     "clearing": Trial(clearing, 1, 1),
@@ -191,5 +218,6 @@ ATTACKS = {
     "odd_parts": Trial(odd_parts, 999, 4),
     "odd_folders": Trial(odd_folders, 99, 1),
     "leases": Trial(leases, 99, 1),
+    "accidents": Trial(accidents, 1, 1),
     "unreported": Trial(unreported, 40, 2),
 }
