@@ -18,7 +18,7 @@ from torch import Tensor
 
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, filled
-from salrun.store.entries import Store, key_of
+from salrun.store.entries import Store, check_entry, key_of
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +115,18 @@ class Experience:
         return key_of(STAGE, **here, numerics=work.numerics, network=None if of_any else work.network)
 
     def _read(self, key: str) -> dict[str, Any] | None:
-        entry = self.store.read(STAGE, key)
-        return None if entry is None else entry[1]
+        return self.store.read(STAGE, key, _known)
 
     def _write(self, key: str, what: dict[str, Any]) -> None:
         self.store.write(STAGE, key, {"done": torch.ones(1)}, what)
+
+
+def _known(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Any]:
+    """A choice, or costs."""
+    if "compile" not in meta:
+        first, then = meta["times"]
+        check_entry(min(meta["operations"], meta["seconds"], first, then) >= 0, "costs")
+    return meta
 
 
 @torch.no_grad()

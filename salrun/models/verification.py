@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +13,7 @@ from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.training import predictions
 from salrun.ranges import AtLeast, Between
-from salrun.store.entries import Store, key_of
+from salrun.store.entries import Store, check_entry, key_of
 from salrun.store.sources import source_of, users_code
 from salrun.types import Dataset, Flipping
 
@@ -93,16 +93,24 @@ def verify_once(
         device=device.type,
         source=source_of(Verification),
     )
-    entry = store.read("verification", key)
-    if entry is None:
+    known = store.read("verification", key, _figures)
+    if known is None:
         with store.lease("verification", key, "verifying the model"):
-            entry = store.read("verification", key)  # another process may have measured it while this one waited
-            if entry is None:
+            known = store.read("verification", key, _figures)  # another process may have measured it meanwhile
+            if known is None:
                 measured = verify(model, data, gate, device)
                 figures = {k: getattr(measured, k) for k in ("split", "accuracy", "groups", "flips", "n", "confidence")}
                 store.write("verification", key, {"done": torch.ones(1)}, figures)
                 return measured
-    return Verification(**entry[1], gate=dict(gate))
+    return replace(known, gate=dict(gate))
+
+
+def _figures(tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> Verification:
+    """What the store remembers; raises where it cannot be figures of a verification."""
+    known = Verification(**meta)
+    shares = [known.accuracy, *known.groups.values(), *known.flips.values(), *known.confidence.values()]
+    check_entry(isinstance(known.split, str) and all(0 <= share <= 1 for share in shares), "figures")
+    return known
 
 
 def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Mapping
+from fnmatch import fnmatch
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +22,7 @@ import torch
 from salrun import papers
 from salrun.config.catalogue import conf_dir
 from salrun.results.run import Run
-from salrun.store.entries import Store, key_of
+from salrun.store.entries import Store, check_entry, key_of
 from salrun.store.files import write_atomic
 from salrun.store.sources import source_of_module
 
@@ -36,9 +39,9 @@ def conclude_once(store: Store, paper: str | None, run: Run) -> tuple[pd.DataFra
     for path in concluded(paper, run.path).values():
         path.unlink()  # of an earlier run in this folder
     key = key_of_conclusions(paper, run)
-    if (kept := store.read(STAGE, key)) is not None:
-        for name, content in kept[0].items():
-            write_atomic(run.path / name, content.numpy().tobytes())
+    if (kept := store.read(STAGE, key, partial(_files, paper))) is not None:
+        for name, content in kept.items():
+            write_atomic(run.path / name, content)
         return run.claims, []
     claims, problems = papers.conclude(paper, run)
     if not problems:
@@ -48,9 +51,21 @@ def conclude_once(store: Store, paper: str | None, run: Run) -> tuple[pd.DataFra
 
 def concluded(paper: str, folder: Path) -> dict[str, Path]:
     """Name below the run directory -> file, of all that `papers.conclude` wrote there."""
-    patterns = (f"tables/{paper}_*", f"figures/{paper}_*", "claims.csv", "claim_parts.csv")
-    found = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    found = sorted(path for pattern in _patterns(paper) for path in folder.glob(pattern))
     return {path.relative_to(folder).as_posix(): path for path in found}
+
+
+def _patterns(paper: str) -> tuple[str, ...]:
+    return f"tables/{paper}_*", f"figures/{paper}_*", "claims.csv", "claim_parts.csv"
+
+
+def _files(paper: str, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> dict[str, bytes]:
+    """Name -> bytes of an entry; raises at a name or content that no conclusion has."""
+    for name, content in tensors.items():
+        known = any(fnmatch(name, pattern) for pattern in _patterns(paper)) and name.count("/") < 2
+        check_entry(known and content.dtype == torch.uint8 and content.dim() == 1, f"file {name}")
+    check_entry("claims.csv" in tensors, "files")
+    return {name: content.numpy().tobytes() for name, content in tensors.items()}
 
 
 def keep(store: Store, key: str, files: Mapping[str, Path]) -> None:

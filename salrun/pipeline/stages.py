@@ -31,9 +31,9 @@ from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
 from salrun.pipeline.returned import check_map, check_scores
 from salrun.rng import Draws
-from salrun.store.entries import key_of
+from salrun.store.entries import check_entry, key_of
 from salrun.store.sources import of_user, source_of, users_code
-from salrun.types import Batch, FeatureStats, Fitted, Metric, Scene, Score
+from salrun.types import FLAGS, Batch, FeatureStats, Fitted, Metric, Scene, Score
 from salrun.views import NamedView, group_clip
 
 log = logging.getLogger(__name__)
@@ -259,23 +259,22 @@ class Stages:
         cell, layer = self.cell, str(getattr(part.method, "layer", "iba"))
         n = int(cell.config.get("fit_images") or 1000)
         key = key_of("fit", **self.base(role), layer=layer, n=n, source=source_of(part.method))
-        entry = cell.store.read("fit", key)
-        if entry is None:
+        stats = cell.store.read("fit", key, _stats)
+        if stats is None:
             with cell.store.lease("fit", key, f"feature statistics of {layer}"):
                 if not cell.store.has("fit", key):  # another process may have made them while this one waited
                     ids = self._training_ids(n, "feature_stats")
                     batches = (
                         self._floats(self.reader.images(ids[k : k + FIT_BATCH])) for k in range(0, len(ids), FIT_BATCH)
                     )
-                    stats = fit_feature_stats(self.models[role], layer, batches)
-                    tensors = {"mean": stats.mean, "std": stats.std, "active": stats.active}
-                    cell.store.write("fit", key, tensors, {"n": stats.n})
-            entry = cell.store.read("fit", key)
-            if entry is None:
+                    fitted = fit_feature_stats(self.models[role], layer, batches)
+                    tensors = {"mean": fitted.mean, "std": fitted.std, "active": fitted.active}
+                    cell.store.write("fit", key, tensors, {"n": fitted.n})
+            stats = cell.store.read("fit", key, _stats)
+            if stats is None:
                 raise SalrunError(f"the store at {cell.store.root} loses what is written to it")
-        tensors, meta = entry
-        mean, std, active = (tensors[name].to(cell.device) for name in ("mean", "std", "active"))
-        return FeatureStats(mean, std, active, meta["n"])
+        mean, std, active = (values.to(cell.device) for values in (stats.mean, stats.std, stats.active))
+        return FeatureStats(mean, std, active, stats.n)
 
     # -- maps ------------------------------------------------------------------------------------------------------
 
@@ -334,9 +333,9 @@ class Stages:
         slot = result.role, part.name, self.network_of(result.role, part, exact).fingerprint
         if slot not in self._maps:
             key = self.map_key(result.tile, part, result.role, exact)
-            entry = self.cell.store.read("maps", key)
-            if entry is not None:
-                self._maps[slot] = entry[0]["map"].to(self.cell.device)
+            stored = self.cell.store.read("maps", key, partial(_map, result.batch.x))
+            if stored is not None:
+                self._maps[slot] = stored.to(self.cell.device)
             else:
                 self._maps[slot] = self._explain(part, result, result.batch.x, exact)
                 self.computed[result.role]["maps"] += 1
@@ -352,9 +351,9 @@ class Stages:
         Of a signed method the signed sum, else the sum of absolute values.
         """
         key = key_of("planes", map=self.map_key(result.tile, part, result.role), signed=part.method.signed)
-        entry = self.cell.store.read("planes", key)
-        if entry is not None:
-            return entry[0]
+        stored = self.cell.store.read("planes", key, partial(_planes, result.batch.x))
+        if stored is not None:
+            return stored
         raw = self.map(result, part)
         raw = raw.sum(1) if part.method.signed else raw.abs().sum(1)
         scale = raw.abs().flatten(1).amax(1).clamp(min=1e-30)
@@ -408,9 +407,9 @@ class Stages:
     def score(self, result: Result, part: MethodPart, metric: MetricPart) -> dict[str, Score]:
         """All named scores of one mode of a metric for one method on a tile."""
         key = self.score_key(result.tile, part, metric, result.role)
-        entry = self.cell.store.read("scores", key)
-        if entry is not None:
-            return _unpack(*entry)
+        stored = self.cell.store.read("scores", key, partial(_unpack, len(result.batch)))
+        if stored is not None:
+            return stored
         exact = explains_again(metric)
         raw = self.map(result, part, exact)
         scene, plane = self.scene(result, part, metric.view_of(part), raw, exact)
@@ -443,27 +442,27 @@ class Stages:
     def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
         """Work that a metric (`source`: of its code) does once for all methods with the same target."""
         key = self._shared_key(result, part, source, name)
-        entry = self.cell.store.read("shared", key)
-        if entry is None:
+        stored = self.cell.store.read("shared", key, _of_shapes)
+        if stored is None:
             tensors = compute()
             self.guard.check()
-            self.cell.store.write("shared", key, tensors)
+            self.cell.store.write("shared", key, tensors, _shapes(tensors))
             return tensors
-        return {k: v.to(self.cell.device) for k, v in entry[0].items()}
+        return {k: v.to(self.cell.device) for k, v in stored.items()}
 
     def _shared_rows(
         self, result: Result, part: MethodPart, source: str, name: str, rows: Tensor, compute: Any
     ) -> dict[str, Tensor]:
         """The same for some images of the tile; the entry grows by those that it did not have."""
         key = self._shared_key(result, part, source, name)
-        entry = self.cell.store.read("shared", key)
-        kept = {k: v.to(rows.device) for k, v in entry[0].items()} if entry else {}
+        stored = self.cell.store.read("shared", key, _of_shapes)
+        kept = {k: v.to(rows.device) for k, v in stored.items()} if stored else {}
         missing = rows[~torch.isin(rows, kept["rows"])] if kept else rows
         if len(missing):
             new = {**compute(missing), "rows": missing}
             kept = {k: torch.cat([kept[k], v]) for k, v in new.items()} if kept else new
             self.guard.check()
-            self.cell.store.write("shared", key, kept)
+            self.cell.store.write("shared", key, kept, _shapes(kept))
         place = (kept["rows"] == rows.unsqueeze(1)).long().argmax(1)
         return {k: v[place] for k, v in kept.items() if k != "rows"}
 
@@ -557,8 +556,9 @@ def _pack(named: Mapping[str, Score]) -> tuple[dict[str, Tensor], dict[str, Any]
     return tensors, {"names": list(named)}
 
 
-def _unpack(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
-    return {
+def _unpack(n: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
+    """The scores of `n` images."""
+    scores = {
         name: Score(
             tensors[f"{name}/value"],
             tensors[f"{name}/flag"],
@@ -567,3 +567,44 @@ def _unpack(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score
         )
         for name in meta["names"]
     }
+    check_entry(bool(scores), "names")
+    for score in scores.values():
+        check_entry(score.value.shape == score.flag.shape == (n,), "shapes")
+        check_entry(score.value.dtype == torch.float64 and score.flag.dtype == torch.uint8, "types")
+        check_entry(n == 0 or int(score.flag.max()) < len(FLAGS), "flags")
+        if score.curve is not None:
+            check_entry(score.curve.dim() == 2 and len(score.curve) == n, "curves")
+            check_entry(score.curve_x is None or score.curve_x.shape == score.curve.shape[1:], "axis")
+    return scores
+
+
+# -- what entries of the store are made into: each raises where the content is not what was written --------------------
+
+
+def _stats(tensors: dict[str, Tensor], meta: dict[str, Any]) -> FeatureStats:
+    stats = FeatureStats(tensors["mean"], tensors["std"], tensors["active"], int(meta["n"]))
+    check_entry(stats.mean.shape == stats.std.shape == stats.active.shape and stats.mean.dim() == 3, "shapes")
+    return stats
+
+
+def _map(x: Tensor, tensors: dict[str, Tensor], meta: dict[str, Any]) -> Tensor:
+    raw = tensors["map"]
+    fits = raw.dim() == 4 and len(raw) == len(x) and raw.shape[2:] == x.shape[2:] and raw.shape[1] in (1, x.shape[1])
+    check_entry(fits and raw.is_floating_point(), "map")
+    return raw
+
+
+def _planes(x: Tensor, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Tensor]:
+    plane, scale = tensors["plane"], tensors["scale"]
+    check_entry(plane.shape == (len(x), *x.shape[2:]) and scale.shape == (len(x),), "shapes")
+    check_entry(plane.dtype == torch.float16 and scale.dtype == torch.float32, "types")
+    return {"plane": plane, "scale": scale}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {"shapes": {name: list(tensor.shape) for name, tensor in tensors.items()}}
+
+
+def _of_shapes(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Tensor]:
+    check_entry(_shapes(tensors)["shapes"] == meta["shapes"], "shapes")
+    return tensors

@@ -13,10 +13,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ from salrun.store.leases import Lease
 from salrun.store.tensors import load_state, save_state
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 STAGES = ("model", "verification", "compiling", "fit", "tiles", "maps", "planes", "shared", "scores", "conclusions")
 
@@ -42,6 +43,16 @@ def key_of(stage: str, **what: Any) -> str:
     return hashlib.sha256(canonical({"stage": stage, **what}).encode()).hexdigest()
 
 
+def _as_it_is(tensors: dict[str, Tensor], meta: dict[str, Any]) -> Any:
+    return tensors, meta
+
+
+def check_entry(right: bool, what: str) -> None:
+    """Raise ValueError unless an entry is as it should be."""
+    if not right:
+        raise ValueError(f"its {what} cannot be")
+
+
 class Store:
     """`root/<stage>/<first two letters>/<key>.safetensors`."""
 
@@ -54,14 +65,19 @@ class Store:
     def has(self, stage: str, key: str) -> bool:
         return self.path(stage, key).exists()
 
-    def read(self, stage: str, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The entry, or None if it is not there or is damaged (then it is set aside and named in the log)."""
+    def read(
+        self, stage: str, key: str, made: Callable[[dict[str, Tensor], dict[str, Any]], T] = _as_it_is
+    ) -> T | None:
+        """What is made of the entry; None if it is not there, or is damaged: then it is set aside and named in the log.
+
+        `made` raises where tensors or notes are not what this stage writes: the checksum is right, the content is not.
+        """
         path = self.path(stage, key)
         if not path.exists():
             return None
         try:
-            return load_state(path)
-        except SalrunError as fault:
+            return made(*load_state(path))
+        except (SalrunError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as fault:
             aside = path.with_suffix(".broken")
             log.warning("store entry not trusted, set aside as %s and computed again: %s", aside.name, fault)
             try:

@@ -7,13 +7,17 @@ import logging
 import multiprocessing
 import os
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from salrun.errors import SalrunError
 from salrun.methods.gradient import Gradient
+from salrun.models import compiling, verification
+from salrun.pipeline import conclusions, stages
 from salrun.store import leases as leases_module
 from salrun.store import sources
 from salrun.store.entries import Store, canonical, key_of
@@ -156,3 +160,40 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SalrunError, match="cannot write"):
         Store(tmp_path / "file").write("maps", "ab", {"x": torch.ones(1)})
+
+
+RIGHT = {"/value": torch.zeros(2).double(), "/flag": torch.zeros(2, dtype=torch.uint8), "/curve": torch.zeros(2, 3)}
+WRONG: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [  # what reads it, the tensors and the notes of an entry
+    (partial(stages._unpack, 2), {}, {"names": [""]}),
+    (partial(stages._unpack, 2), RIGHT, {}),
+    (partial(stages._unpack, 2), RIGHT, {"names": []}),
+    (partial(stages._unpack, 3), RIGHT, {"names": [""]}),
+    (partial(stages._unpack, 2), {**RIGHT, "/flag": torch.full((2,), 99, dtype=torch.uint8)}, {"names": [""]}),
+    (partial(stages._unpack, 2), {**RIGHT, "/value": torch.zeros(2)}, {"names": [""]}),
+    (partial(stages._unpack, 2), {**RIGHT, "/curve": torch.zeros(3)}, {"names": [""]}),
+    (partial(stages._map, torch.zeros(2, 3, 4, 4)), {"map": torch.zeros(2, 3, 4, 5)}, {}),
+    (partial(stages._map, torch.zeros(2, 3, 4, 4)), {"mapp": torch.zeros(2, 3, 4, 4)}, {}),
+    (partial(stages._planes, torch.zeros(2, 3, 4, 4)), {"plane": torch.zeros(2, 4, 4).half()}, {}),
+    (stages._stats, {"mean": torch.zeros(1, 2, 2), "std": torch.zeros(1, 2, 2), "active": torch.zeros(2)}, {"n": 3}),
+    (stages._of_shapes, {"f": torch.zeros(2)}, {"shapes": {"f": [3]}}),
+    (verification._figures, {}, {"split": "test", "accuracy": 99.0}),
+    (verification._figures, {}, {"split": "test", "accuraccy": 0.5}),
+    (verification._figures, {}, {"split": "test", "accuracy": 0.5, "groups": [1]}),
+    (compiling._known, {}, {"times": [1.0]}),
+    (partial(conclusions._files, "smerf"), {"../x": torch.zeros(2, dtype=torch.uint8)}, {}),
+    (partial(conclusions._files, "smerf"), {"tables/smerf_/../../x": torch.zeros(2, dtype=torch.uint8)}, {}),
+]
+
+
+@pytest.mark.parametrize(("made", "tensors", "meta"), WRONG)
+def test_an_entry_with_a_right_checksum_and_wrong_content_is_set_aside(
+    made: Any, tensors: dict[str, Any], meta: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    store.write("scores", "ab12", tensors or {"done": torch.ones(1)}, meta)
+    assert store.read("scores", "ab12", made) is None
+    assert store.path("scores", "ab12").with_suffix(".broken").exists() and "ab12.broken" in caplog.text
+
+
+def test_a_right_entry_is_read() -> None:
+    assert stages._unpack(2, RIGHT, {"names": [""]})[""].curve is not None
