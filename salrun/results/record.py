@@ -116,11 +116,33 @@ class RunRecord:
 
 
 def read_facts(out: Path) -> dict[str, Any]:
-    """What run.json says; nothing where there is none."""
+    """What run.json says; nothing where there is none, or where it is no record."""
     try:
-        return json.loads((out / "run.json").read_text())
-    except (OSError, ValueError):
+        facts = json.loads((out / "run.json").read_text())
+    except (OSError, ValueError, RecursionError):
         return {}
+    return facts if not misshapen(facts) else {}
+
+
+KINDS = {  # of what run.json says: anything else is no record of a run
+    **dict.fromkeys(("deviations", "overrides", "metrics", "runs", "halved", "problems", "made"), list),
+    **dict.fromkeys(("methods", "models", "verification", "timings", "numerics", "versions", "seeds", "plan"), dict),
+    **dict.fromkeys(("status", "reason", "stage", "command", "host", "experiment", "scale", "shard", "code"), str),
+    **dict.fromkeys(("attempts", "pid", "schema"), int),
+}
+
+
+def misshapen(facts: Any) -> str:
+    """What in a run.json is not of its kind; empty where all is."""
+    if not isinstance(facts, dict):
+        return "it is not an object"
+    wrong = (k for k, kind in KINDS.items() if facts.get(k) is not None and not isinstance(facts[k], kind))
+    parts = (k for k in ("metrics", "methods") for part in _parts(facts.get(k)) if not isinstance(part, dict))
+    return next((f"'{name}' is not what a run writes" for name in (*wrong, *parts)), "")
+
+
+def _parts(given: Any) -> list[Any]:
+    return list(given.values()) if isinstance(given, dict) else given if isinstance(given, list) else []
 
 
 def record_failure(out: Path, reason: str, command: Sequence[str], **facts: Any) -> None:

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from salrun.errors import SalrunError
 from salrun.results.maps import KeptMaps
-from salrun.results.tables import CURVES, NUMERICS, SCHEMA, unquoted
+from salrun.results.record import misshapen
+from salrun.results.tables import CELLS, CURVES, IMAGES, MODEL, NUMERICS, SCHEMA, SCORES, SUMMARY, unquoted
 
 MODEL_BLIND = ("salrun.methods.baselines.", "salrun.methods.cam.FakeCAM")  # beginnings of classes
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
@@ -61,10 +62,10 @@ class Run:
         """run.json; a run of another schema is refused."""
         try:
             facts = json.loads(self._file("run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             raise UnreadableFile(self.path, "run.json", fault) from fault
-        if not isinstance(facts, dict):
-            raise UnreadableFile(self.path, "run.json", "it is not an object")
+        if wrong := misshapen(facts):
+            raise UnreadableFile(self.path, "run.json", wrong)
         schema = facts.get("schema", 1)
         if schema != SCHEMA:
             raise SalrunError(
@@ -127,7 +128,7 @@ class Run:
     def read_scores(self, columns: Sequence[str] | None = None, images: Iterable[str] | None = None) -> pd.DataFrame:
         """Some columns, or the rows of some images, of the scores."""
         chosen = None if images is None else [("image_id", "in", list(images))]
-        return self._parquet("scores", columns, chosen)
+        return self._parquet("scores", columns or SCORES, chosen)
 
     def scored(self, columns: Sequence[str]) -> set[tuple]:
         """What occurs in these columns of the scores."""
@@ -137,34 +138,36 @@ class Run:
     def curves(self) -> pd.DataFrame:
         """Curves behind scores; none where no metric has them."""
         there = (self.path / "tables" / "curves.parquet").is_file()
-        return self._parquet("curves") if there else pd.DataFrame(columns=CURVES)
+        return self._parquet("curves", CURVES) if there else pd.DataFrame(columns=CURVES)
 
     @cached_property
     def images(self) -> pd.DataFrame:
         """One row per model and image: group, label, prediction, confidence, and what the data set says of it."""
-        return self._parquet("images")
+        return self._parquet("images", needed=IMAGES)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """Means over images with intervals and directions."""
-        return self._parquet("summary")
+        return self._parquet("summary", SUMMARY)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
         """One row per model of the run, with every fact it was made with; text facts that are absent are empty."""
-        return self._csv("tables/cells.csv", dtype=TEXT)
+        return self._csv("tables/cells.csv", CELLS, dtype=TEXT)
 
     @cached_property
     def models(self) -> pd.DataFrame:
         """Accuracy of every model, overall and by group."""
-        return self._csv("tables/model.csv", dtype=TEXT)
+        return self._csv("tables/model.csv", MODEL, dtype=TEXT)
 
     @cached_property
     def effects(self) -> pd.DataFrame:
         """What half precision does to its numbers, measured on a probe; nothing where it is exact."""
         there = (self.path / "tables" / "numerics.csv").is_file()
         text = dict.fromkeys(["metric", "mode", "score"], str)
-        table = self._csv("tables/numerics.csv", dtype=TEXT | text) if there else pd.DataFrame(columns=NUMERICS)
+        table = (
+            self._csv("tables/numerics.csv", NUMERICS, dtype=TEXT | text) if there else pd.DataFrame(columns=NUMERICS)
+        )
         return table.fillna(dict.fromkeys(text, ""))
 
     @cached_property
@@ -193,22 +196,35 @@ class Run:
         with contextlib.suppress(MissingFile, UnreadableFile):
             _ = self.facts
 
-    def _parquet(self, name: str, columns: Sequence[str] | None = None, filters: Any = None) -> pd.DataFrame:
+    def _parquet(
+        self, name: str, columns: Sequence[str] | None = None, filters: Any = None, needed: Sequence[str] = ()
+    ) -> pd.DataFrame:
         file = f"tables/{name}.parquet"
         path = self._file(file)
         self._check_schema()
         try:
-            return pq.read_table(path, columns=columns, filters=filters).to_pandas()
-        except (OSError, ValueError, KeyError, pa.ArrowException) as fault:
+            table = pq.read_table(path, columns=columns, filters=filters).to_pandas()
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as fault:
             raise UnreadableFile(self.path, file, fault) from fault
+        return self._with_columns(table, columns or needed, file)
 
-    def _csv(self, name: str, **options: Any) -> pd.DataFrame:
+    def _with_columns(self, table: pd.DataFrame, needed: Sequence[str], name: str) -> pd.DataFrame:
+        """The table; refused where it lacks columns, or has text in those that are numbers."""
+        if lacking := [column for column in needed if column not in table]:
+            raise UnreadableFile(self.path, name, f"it has no column {', '.join(lacking[:3])}")
+        for column in {"seed", "value", "label", "prediction", "confidence"} & {*needed}:
+            if len(table) and not pd.api.types.is_numeric_dtype(table[column]):
+                raise UnreadableFile(self.path, name, f"its column {column} holds no numbers")
+        return table
+
+    def _csv(self, name: str, needed: Sequence[str] = (), **options: Any) -> pd.DataFrame:
         path = self._file(name)
         self._check_schema()
         try:
-            return unquoted(pd.read_csv(path, **options))
+            table = unquoted(pd.read_csv(path, **options))
         except (OSError, ValueError) as fault:
             raise UnreadableFile(self.path, name, fault) from fault
+        return self._with_columns(table, needed, name)
 
     # -- maps and members ----------------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ def job_in(
     queued = queue.get(number, "")
     logs = [folder / "run.log", *([Path(submitted["log"])] if "log" in submitted else [])]
     log = next((path for path in logs if path.exists()), None)
+    if not facts and (folder / "run.json").exists():
+        return Job("failed", what, folder, "run.json cannot be read", log)
     if not facts:
         if queued in WAITING + AT_WORK:
             return Job("missing", what, folder, f"in the queue: {queued}", log)
