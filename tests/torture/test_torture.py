@@ -49,3 +49,15 @@ def brief(folder: Path, trials: list[str]) -> list[list[str]]:
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks processes that have torch imported")
+def test_a_short_campaign_finds_nothing_and_goes_on(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    counts = [f"--{kind}={n}" for kind, n in (("kills", 0), ("lines", 20), ("yaml", 8), ("runs", 8), ("weights", 4))]
+    words = [sys.executable, "-m", "tests.torture.campaign", "--seed=2", f"--work={tmp_path}", *counts]
+    for _ in range(2):
+        done = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len((tmp_path / "2" / "attacks.csv").read_text().splitlines()) >= 41
