@@ -52,6 +52,7 @@ class Attack:
     folder: Path
     refused: bool = False  # an unknown key: exit 2 is the only right end
     shown: str = ""  # must be among what is said
+    like: Path | None = None  # the folder of a run whose tables this one must have
     before: Callable[[], object] = lambda: None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,6 +83,8 @@ class Attack:
             return "other"
         if code == 2 and not last.startswith("salrun: "):
             return "other"
+        if self.like is not None and (code != 0 or trials.tables(self.folder) != trials.tables(self.like)):
+            return "corrupt"
         return "lost" if self.shown not in said else ""
 
 
@@ -377,13 +380,12 @@ def picture(dice: random.Random, number: int, folder: Path) -> Attack:
     home = folder / "pictures"
     shutil.rmtree(home / "data", ignore_errors=True)
     draw = np.random.default_rng(dice.randrange(1 << 30))
-    for split in ("train", "test", "val"):
-        for label in "ab":
-            place = home / "data" / split / label
-            place.mkdir(parents=True)
-            for k in range(2):
-                Image.fromarray(draw.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(place / f"{k}.png")
-    victim = home / "data" / dice.choice(["train", "test", "val"]) / dice.choice("ab") / "0.png"
+    for label in "ab":
+        (home / "data" / label).mkdir(parents=True)
+        for k in range(2):
+            noise = draw.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(noise).save(home / "data" / label / f"{k}.png")
+    victim = home / "data" / dice.choice("ab") / "0.png"
     mode = dice.choice(["L", "1", "P", "RGBA", "LA", "CMYK", "I;16", "F", "I", "tiny", "long", *["damaged"] * 3])
     buffer = io.BytesIO()
     shape = {"tiny": (1, 1), "long": (1, 3000)}.get(mode, (40, 40))
@@ -403,6 +405,7 @@ def picture(dice: random.Random, number: int, folder: Path) -> Attack:
     (home / "mynet.py").write_text(NET)
     words = ["dataset=folder", "dataset.root=data", "model=own", "model.arch._target_=mynet.net", "methods=[edge]"]
     words += ["metrics=[sparseness]", "device=cpu", "scale=smoke", "compile=off", "threads=1", "report=false"]
+    words += ["dataset.size=32"]
     return Attack(f"{victim.relative_to(home)}: {mode}, {how}", words, home)
 
 
@@ -430,7 +433,7 @@ def entry(dice: random.Random, number: int, folder: Path) -> Attack:
     elif how in ("notes", "other notes"):
         meta = {} if how == "notes" else {key: [3] for key in meta}
     save_state(path, tensors, meta)
-    return Attack(f"{stage} {name}: {how}", [w for w in SHIPPED if w != "report"], home)
+    return Attack(f"{stage} {name}: {how}", [*SHIPPED, "report=false"], home, like=folder / "whole")
 
 
 def weight_or_picture(dice: random.Random, number: int, folder: Path) -> Attack:
