@@ -27,6 +27,7 @@ from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers
+from salrun.models.target import Target, only_logit
 from salrun.results.comparison import Comparison
 from salrun.results.comparison import compare as _compare
 from salrun.rng import Draws
@@ -40,7 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-Targets = Tensor | np.ndarray | Sequence[int] | int | None
+Targets = Tensor | np.ndarray | Sequence[int] | int | Target | None  # a function of the output: what is explained
 
 
 class Maps(Tensor):
@@ -151,12 +152,13 @@ def explain(
 ) -> Tensor:
     """Raw attributions (B, C, H, W) or (B, 1, H, W) of `method` for class `targets[b]` of image b (default: predicted).
 
-    `options` are the method's config keys. `mean` and `std` normalise the images in front of the module (default: the
-    images are given as the module wants them). The module is left as found; one in half precision is computed as a
-    copy in float32.
+    `targets` may be a function of the module's output that gives one number per image, (B,): the difference of two
+    logits, the cosine of an embedding to a reference, the mean logit over a mask. `options` are the method's config
+    keys. `mean` and `std` normalise the images in front of the module (default: the images are given as the module
+    wants them). The module is left as found; one in half precision is computed as a copy in float32.
     """
     part = method_part(method, options).method
-    with _borrowed(model, mean, std, layer, images) as (classifier, x), _blamed(classifier, x, targets):
+    with _borrowed(model, mean, std, layer, images, targets) as (classifier, x), _blamed(classifier, x, targets):
         target = _targets(classifier, x, targets)
         fitted = _fitted(part, classifier, background, layer, masks, roles, chunk, x.device)
         draws = _draws(seed, ids, x)
@@ -200,7 +202,7 @@ def evaluate(
         raise SalrunError(f"metric '{metric}' explains again: give method=<the method that made the maps>")
     if "masks" in needs and not masks:
         raise SalrunError(f"metric '{metric}' needs masks={{name: (B, H, W) bool}} and roles={{name: (B,)}}")
-    with _borrowed(model, mean, std, layer, images) as (classifier, x), _blamed(classifier, x, targets):
+    with _borrowed(model, mean, std, layer, images, targets) as (classifier, x), _blamed(classifier, x, targets):
         planes = as_maps(maps, x)
         others = {name: as_maps(other, x, f"other_maps['{name}']") for name, other in (other_maps or {}).items()}
         target = _targets(classifier, x, targets)
@@ -286,6 +288,8 @@ def _draws(seed: int, ids: Sequence[str] | None, images: Tensor) -> Draws:
 
 
 def _targets(model: Classifier, images: Tensor, targets: Targets) -> Tensor:
+    if callable(targets):
+        return torch.zeros(len(images), dtype=torch.int64, device=images.device)
     if targets is None:
         with torch.no_grad():
             return model(images).argmax(1)
@@ -330,7 +334,12 @@ def _fitted(
 
 @contextmanager
 def _borrowed(
-    model: nn.Module, mean: Sequence[float], std: Sequence[float], layer: str | None, images: Array | Sequence[Array]
+    model: nn.Module,
+    mean: Sequence[float],
+    std: Sequence[float],
+    layer: str | None,
+    images: Array | Sequence[Array],
+    targets: Targets,
 ) -> Iterator[tuple[Classifier, Tensor]]:
     """The module in eval mode with frozen weights, as a Classifier that gives logits, and the images as it takes them.
 
@@ -352,7 +361,11 @@ def _borrowed(
     if layer is not None:
         classifier.layer(layer)
         classifier.layers = {**layers, "cam": layer, "iba": layer}
-    hook = classifier.module.register_forward_hook(lambda module, given, output: logits_of(output, classifier.name))
+
+    def read(module: nn.Module, given: Any, output: Any) -> Tensor:
+        return only_logit(targets, output) if callable(targets) else logits_of(output, classifier.name)
+
+    hook = classifier.module.register_forward_hook(read)
     try:
         model.eval()
         for parameter in frozen:

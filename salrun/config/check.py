@@ -57,9 +57,11 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
     for name, spec in config["methods"].items():
         _check_part(spec, f"methods.{name}", OF_METHOD, selected=config["methods"])
-        wrong = complaint(spec.get("target"), f"{SETTINGS['target'].type} | None")
+        wrong = complaint(spec.get("target"), "Literal['predicted', 'label', 'least_probable'] | None")
         if wrong:
             raise SalrunError(f"methods.{name}.target {wrong}")
+        if spec.get("target") and isinstance(config["target"], dict):
+            raise SalrunError(f"methods.{name}.target: a run that explains a function of the logits explains no class")
     for name, spec in _mapping(config.get("metrics"), "metrics").items():
         _check_part(spec, f"metrics.{name}", OF_METRIC, selected=config["metrics"])
         for variant, changes in _mapping(spec.get("variants"), f"metrics.{name}.variants").items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -303,6 +304,29 @@ def instantiate(spec: Any, where: str, kind: type = object) -> Any:
     except (TypeError, ValueError, LookupError, AttributeError) as fault:
         named = "" if isinstance(fault, TypeError) else f"{type(fault).__name__}: "
         raise SalrunError(f"{where}: {spec['_target_']} does not take these parameters: {named}{fault}") from fault
+
+
+def target_part(spec: Spec) -> Callable[..., Any]:
+    """The function of the logits that `target: {_target_: my.py:f, ...}` names, with its options."""
+    word = spec.get("_target_")
+    path, _, name = str(word).rpartition(":")
+    if path.endswith(".py"):
+        module = load_file(Path(path))
+        if not hasattr(module, name):
+            raise unknown(f"name in {path}", name, vars(module), "target._target_")
+        function = getattr(module, name)
+    else:
+        function = locate(word, "target")
+    if not callable(function):
+        raise SalrunError(f"target._target_ '{word}' is no function")
+    options = {key: value for key, value in spec.items() if key != "_target_"}
+    try:
+        inspect.signature(function).bind(None, **options)
+    except TypeError as fault:
+        raise SalrunError(
+            f"target: {word} takes the logits and its options, and cannot be called so: {fault}"
+        ) from fault
+    return partial(function, **options)
 
 
 def locate(target: str | None, where: str) -> Callable[..., Any]:

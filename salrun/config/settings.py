@@ -43,8 +43,10 @@ class Settings:
     )
     scale: Literal["smoke", "laptop", "paper"] = setting("paper", "picks from `budget`")
     budget: dict[str, Any] | None = setting({}, "the sizes of an experiment at each scale", deviates=True)
-    target: Literal["predicted", "label", "least_probable"] = setting(
-        "predicted", "the class explained; methods may differ", deviates=True
+    target: Literal["predicted", "label", "least_probable"] | dict[str, Any] = setting(
+        "predicted",
+        "the class explained; methods may differ. {_target_: my.py:f}: a function of the logits, one number per image",
+        deviates=True,
     )
     others: dict[str, Any] | None = setting(
         {},

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from salrun.methods.chunking import places, run_pairs, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
-from salrun.models.classifier import Classifier, check_targets, pick
+from salrun.models.classifier import Classifier, check_classes, check_targets, pick
 from salrun.ranges import Above, AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -221,6 +221,7 @@ class ScoreCAM(Method):
             mask = unit_range(resize(planes[pairs[part]], x, self.align_corners))
             output = model.head(point[image] * mask, self.mask_space)
             if self.variant != "gradcam_lib":
+                check_classes(output)
                 output = softmax(output)
             scores[pairs[part]] = pick(output, target[image])
 

@@ -19,7 +19,7 @@ from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, references_of
 from salrun.methods.relevance import part
 from salrun.methods.variants import wide
-from salrun.models.classifier import Classifier, Space, check_targets
+from salrun.models.classifier import Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -311,4 +311,11 @@ class DeepSHAP(Method):
         return torch.where(counted.view(-1, 1, 1, 1, 1), each, 0).sum(0)
 
     def head(self) -> Callable[[Tensor], Tensor]:
-        return (lambda logits: logits.softmax(1)) if self.output == "probability" else (lambda logits: logits)
+        if self.output == "logit":
+            return lambda logits: logits
+
+        def probability(logits: Tensor) -> Tensor:
+            check_classes(logits)
+            return logits.softmax(1)
+
+        return probability

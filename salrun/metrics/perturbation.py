@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from salrun.metrics.common import as_plane, settle, wide
-from salrun.models.classifier import Classifier, pick
+from salrun.models.classifier import Classifier, check_classes, pick
 from salrun.progress import passed
 from salrun.rng import Draws
 from salrun.types import NAN_MAP, OK, UNDEFINED, Scene, Score
@@ -66,6 +66,7 @@ def read(logits: Tensor, target: Tensor, output: Output) -> Tensor:
     target = target.to(logits.device)
     if output == "logit":
         return pick(logits, target)
+    check_classes(logits)
     if output == "correct":
         return torch.where(logits.isnan().any(1), torch.nan, wide(logits.argmax(1) == target))
     log_p = logits.log_softmax(1)

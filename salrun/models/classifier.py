@@ -54,6 +54,15 @@ def pick(logits: Tensor, target: Tensor) -> Tensor:
     return logits.gather(1, target.view(-1, 1)).squeeze(1)
 
 
+def check_classes(logits: Tensor) -> None:
+    """Two classes or more, or an error: of one output every probability is 1."""
+    if logits.shape[-1] < 2:
+        raise SalrunError(
+            "probabilities need two classes or more, and a target function (or a network) with one output has none: "
+            "take methods and metrics that read the logit (output=logit where there is the choice)"
+        )
+
+
 def not_a_number(gradient: Tensor, score: Tensor) -> Tensor:
     """The gradient, NaN where the score is no finite number: ReLU's derivative at NaN is 1, and NaN would go unseen."""
     return gradient + 0 * score.detach().view(-1, *[1] * (gradient.ndim - 1))

@@ -124,7 +124,7 @@ class Trial:
         logits = self._logits(network, what)
         if logits is None:
             return False
-        gap = _gap(logits.softmax(1), self.truth)
+        gap = _gap(_answers(logits), self.truth)
         if not gap <= max(self.tolerance, 4 * self.noise):
             log.warning("%s: not %s: a probability would be off by %.1e of itself", self.name, what, gap)
             return False
@@ -154,7 +154,7 @@ class Trial:
         if same < SAME_ANSWERS:
             log.warning("%s: not %s: only %.0f%% of the probe would keep its class", self.name, what, 100 * same)
             return False
-        gap = float((logits.softmax(1) - self.truth).abs().max())
+        gap = float((_answers(logits) - self.truth).abs().max())
         log.info("%s: %s: probabilities within %.1e, absolutely", self.name, what, gap)
         return True
 
@@ -330,7 +330,12 @@ def filled(z: Tensor, batch: int) -> Tensor:
 
 
 def _probabilities(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor:
-    return network(probe).cpu().double().softmax(1)
+    return _answers(network(probe).cpu().double())
+
+
+def _answers(logits: Tensor) -> Tensor:
+    """The probabilities; where there is one output, that."""
+    return logits.softmax(1) if logits.shape[1] > 1 else logits
 
 
 def _slopes(network: Callable[[Tensor], Tensor], probe: Tensor) -> Tensor:

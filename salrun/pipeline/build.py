@@ -10,9 +10,19 @@ from typing import Any, Literal
 
 import torch
 
-from salrun.config.parts import MethodPart, MetricPart, dataset_part, method_part, metric_parts, recipe_part, view_part
+from salrun.config.parts import (
+    MethodPart,
+    MetricPart,
+    dataset_part,
+    method_part,
+    metric_parts,
+    recipe_part,
+    target_part,
+    view_part,
+)
 from salrun.config.settings import parse_shard
 from salrun.errors import SalrunError, unknown
+from salrun.models.target import Target
 from salrun.store.entries import Store
 from salrun.types import Dataset, Metric, Recipe
 
@@ -41,6 +51,7 @@ class Cell:
     numerics: Literal["exact", "fast", "fast_gradients"]
     shard: tuple[int, int]
     store: Store
+    target: Target | None  # a function of the logits that is explained instead of a class
     config: dict[str, Any] = field(repr=False)
 
     def explainer(self, part: MethodPart, metric: Metric) -> MethodPart:
@@ -51,7 +62,9 @@ class Cell:
 
 def build(config: dict[str, Any]) -> Cell:
     """Instantiate everything; ranges and capabilities are checked here, before any data or model work."""
-    methods = [method_part(spec, name=name, target=config["target"]) for name, spec in config["methods"].items()]
+    target = None if isinstance(config["target"], str) else target_part(config["target"])
+    word = config["target"] if target is None else config["target"]["_target_"]
+    methods = [method_part(spec, name=name, target=word) for name, spec in config["methods"].items()]
     metrics = [part for name, spec in (config.get("metrics") or {}).items() for part in metric_parts(spec, name=name)]
     if config["view"] != "method":
         common = view_part(config["view"], "view")
@@ -67,6 +80,7 @@ def build(config: dict[str, Any]) -> Cell:
         others=others,
         methods=methods,
         metrics=metrics,
+        target=target,
         device=device_of(config["device"]),
         precision=config["precision"],
         tile=config["tile"],

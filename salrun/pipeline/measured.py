@@ -109,7 +109,7 @@ def _score_rows(result: Result, image: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             **{name: of * len(scores) if isinstance(of, list) else of for name, of in image.items()},
-            "target": [target for method, *_ in result.scores for target in targets[method]],
+            "target": [target if result.of_class else -1 for method, *_ in result.scores for target in targets[method]],
             **{name: np.repeat(np.array(of), n) for name, of in named},
             "value": np.concatenate([score.value.double().cpu().numpy() for score in scores]),
             "flag": np.array(FLAGS)[np.concatenate([score.flag.cpu().numpy() for score in scores])],

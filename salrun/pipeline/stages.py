@@ -26,13 +26,14 @@ from salrun.models.classifier import Classifier
 from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
 from salrun.models.soundness import Soundness, soundness
+from salrun.models.target import targeted
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
 from salrun.pipeline.returned import check_map, check_scores
 from salrun.rng import Draws
 from salrun.store.entries import check_entry, key_of
-from salrun.store.sources import of_user, source_of, users_code
+from salrun.store.sources import of_user, source_of, source_of_module, users_code
 from salrun.types import FLAGS, Batch, FeatureStats, Fitted, Metric, Scene, Score
 from salrun.views import NamedView, group_clip
 
@@ -91,6 +92,7 @@ class Result:
     confidence: Tensor
     target: dict[str, Tensor] = field(default_factory=dict)  # by method
     scores: dict[tuple[str, str, str, str, str], Score] = field(default_factory=dict)  # by tables.SCORE
+    of_class: bool = True  # or of the run's target function
 
 
 class Stages:
@@ -98,7 +100,8 @@ class Stages:
 
     def __init__(self, cell: Cell, models: Mapping[str, Classifier], keep_maps: bool = True) -> None:
         self.cell = cell
-        self.models = dict(models)
+        self.classifiers = dict(models)
+        self.models = {role: self._explained(model) for role, model in models.items()}
         self.keep_maps = keep_maps
         self.reader = Reader(cell.dataset, cell.device)
         self.guard = Guard()
@@ -117,6 +120,16 @@ class Stages:
         self._results: dict[str, Result] = {}  # of the open tile, by role
         self._maps: dict[tuple[str, str, str], Tensor] = {}  # of the open tile, by role, method and network
         self._scene: tuple[tuple[str, str, str | None, bool], Scene, Tensor] | None = None  # of the open tile
+
+    def _explained(self, model: Classifier) -> Classifier:
+        """The model itself, or with the run's target function for its only logit."""
+        target = self.cell.target
+        if target is None:
+            return model
+        code = source_of_module(getattr(target, "func", target).__module__)
+        return targeted(
+            model, target, key_of("target", model=model.fingerprint, of=self.cell.config["target"], code=code)
+        )
 
     def base(self, role: str) -> dict[str, Any]:
         """What every key of a model's results holds."""
@@ -209,7 +222,7 @@ class Stages:
     def soundness(self, role: str = OWN) -> Soundness:
         """How a model answers to the first images; looked at once."""
         if role not in self._soundness:
-            self._soundness[role] = soundness(self.models[role], self._first_images)
+            self._soundness[role] = soundness(self.classifiers[role], self._first_images)
         return self._soundness[role]
 
     @property
@@ -288,15 +301,15 @@ class Stages:
             batch = replace(batch, x=self._floats(batch.x))
         with torch.no_grad(), self.guard.call(f"model '{self.models[role].name}'", False):
             logits = self._in_memory(
-                lambda chunk: gather_chunked(lambda part: self.models[role](batch.x[part]), len(batch), chunk),
+                lambda chunk: gather_chunked(lambda part: self.classifiers[role](batch.x[part]), len(batch), chunk),
                 *("predictions", role, tile, self.cell.chunk, len(batch)),
             )
         probabilities = logits.double().softmax(1) if logits.device.type != "mps" else logits.cpu().double().softmax(1)
         prediction = logits.argmax(1)
-        result = Result(tile, role, batch, prediction, probabilities.amax(1))
+        result = Result(tile, role, batch, prediction, probabilities.amax(1), of_class=self.cell.target is None)
         classes = {"predicted": prediction, "label": batch.y, "least_probable": logits.argmin(1)}
         for part in self.cell.methods:
-            result.target[part.name] = classes[part.target]
+            result.target[part.name] = classes[part.target] if result.of_class else torch.zeros_like(prediction)
         self._results[role] = result
         self.guard.lend("its images, labels or masks", lambda: _tensors(result))
         return result

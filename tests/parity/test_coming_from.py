@@ -40,7 +40,9 @@ def test_our_method_runs(text: str) -> None:
     declared = vars(method_part(name).method)
     few = {key: value for key, value in CHEAP.items() if key in declared and key not in options}
     x = images(2, 16).float()
-    raw = salrun.explain(network(16).eval(), x, [1, 0], name, background=images(4, 16).float(), layer="1", **few, **options)
+    raw = salrun.explain(
+        network(16).eval(), x, [1, 0], name, background=images(4, 16).float(), layer="1", **few, **options
+    )
     assert raw.shape[0] == 2 and raw.shape[2:] == (16, 16) and raw.isfinite().all()
 
 
