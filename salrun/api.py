@@ -209,11 +209,11 @@ def evaluate(
         draws = _draws(seed, ids, x)
         known = as_tensors(masks, "masks", x.device), as_tensors(roles, "roles", x.device)
         scene = Scene(classifier, x, target, target, draws, *known, chunk=chunk)
-        again: Callable[[Tensor], Tensor] | None = None
+        again: Callable[..., Tensor] | None = None
         if method is not None:
             explainer = method_part(method).method
             fitted = _fitted(explainer, classifier, background, layer, masks, roles, chunk, x.device)
-            again = lambda x: explainer(classifier, x, target, draws, fitted)  # noqa: E731
+            again = lambda x, of=target: explainer(classifier, x, of, draws, fitted)  # noqa: E731
         variants: dict[str, Scores] = {}
         for part in parts:
             variants |= _variants(part, planes, scene, again, others)
@@ -248,19 +248,25 @@ def _variants(
     part: MetricPart,
     maps: Tensor,
     scene: Scene,
-    again: Callable[[Tensor], Tensor] | None,
+    again: Callable[..., Tensor] | None,
     other_maps: Mapping[str, Tensor],
 ) -> dict[str, Scores]:
     """The scores of one mode of a metric, by mode and name."""
     seen = _seen_through(part)
 
-    def other(name: str) -> Tensor:
+    def other(name: str, x: Tensor | None = None) -> Tensor:
+        if x is not None:
+            raise SalrunError(f"{type(part.metric).__name__} explains other images by other models: that takes a run")
         if name not in other_maps:
             raise unknown("map", name, other_maps, "other_maps")
         return seen(other_maps[name])
 
-    explain_again = None if again is None else lambda x: seen(again(x))
-    scene, plane = replace(scene, explain=explain_again, other_map=other), seen(maps)
+    def explain_again(x: Tensor, target: Tensor | None = None) -> Tensor:
+        assert again is not None
+        return seen(again(x) if target is None else again(x, target))
+
+    scene = replace(scene, explain=None if again is None else explain_again, other_map=other)
+    plane = seen(maps)
 
     def measured(size: int | None) -> Score | dict[str, Score]:
         return part.metric(plane, replace(scene, chunk=size))

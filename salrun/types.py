@@ -234,8 +234,8 @@ class Scene:
     rng: Draws
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     roles: Mapping[str, Tensor] = field(default_factory=dict)
-    explain: Callable[[Tensor], Tensor] | None = None  # the same method, view and target on other images
-    other_map: Callable[[str], Tensor] | None = None  # the same method and view on another model, by name
+    explain: Callable[..., Tensor] | None = None  # (x, target=its own): the same method and view on other images
+    other_map: Callable[..., Tensor] | None = None  # (name, x=its own): the same method and view on another model
     shared: Callable[[str, Callable[[], dict[str, Tensor]]], dict[str, Tensor]] = lambda name, compute: compute()
     shared_rows: Callable[[str, Tensor, Callable[[Tensor], dict[str, Tensor]]], dict[str, Tensor]] = (
         lambda name, rows, compute: compute(rows)  # of some images, by their places: what anybody asked for is kept

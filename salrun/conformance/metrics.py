@@ -39,9 +39,10 @@ def make_model() -> Classifier:
     return Classifier(net, (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), name="net").double().eval()
 
 
-def explain(x: Tensor) -> Tensor:
-    """A method of its own: image by image, smooth, in [0, 1]."""
-    return view("minmax")(x - x.mean((1, 2, 3), keepdim=True))
+def explain(x: Tensor, target: Tensor | None = None) -> Tensor:
+    """A method of its own: image by image, smooth, in [0, 1]; of another class, another map."""
+    level = x.mean((1, 2, 3), keepdim=True)
+    return view("minmax")(x - level if target is None else x**2 - level * target.view(-1, 1, 1, 1))
 
 
 class Case:
@@ -88,8 +89,11 @@ class Case:
 
     def run(self, metric: Metric, plane: Tensor | None = None, **scene: Any) -> dict[str, Score]:
         plane = self.map_for(metric) if plane is None else plane
-        other = explain(1 - self.scene.x**2)
-        scores = metric(plane, replace(self.scene, explain=explain, other_map=lambda name: other, memo={}, **scene))
+
+        def other_map(name: str, x: Tensor | None = None) -> Tensor:
+            return explain(1 - (self.scene.x if x is None else x) ** 2)
+
+        scores = metric(plane, replace(self.scene, explain=explain, other_map=other_map, memo={}, **scene))
         return scores if isinstance(scores, dict) else {"": scores}
 
 

@@ -374,7 +374,10 @@ class Stages:
         self.cell.store.write("planes", key, tensors)  # beside the map too: a sixth of its bytes, read by every run
         return tensors
 
-    def _explain(self, part: MethodPart, result: Result, x: Tensor, exact: bool = False) -> Tensor:
+    def _explain(
+        self, part: MethodPart, result: Result, x: Tensor, exact: bool = False, target: Tensor | None = None
+    ) -> Tensor:
+        """The raw attribution of the tile's images, changed or not, for the method's target or another class."""
         network = self.network_of(result.role, part, exact)
         fitted = self.fitted(result.role, part)
         if "masks" in part.method.needs:
@@ -384,13 +387,14 @@ class Stages:
         if network is self._inference.get(result.role):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
+        explained = result.target[part.name] if target is None else target
         users = of_user(part.method)
 
         def work(chunk: int | None) -> Tensor:
             images = x.detach() if users else x  # a gradient asked for there stays there
-            return part.method(network, images, result.target[part.name], rng, replace(fitted, chunk=chunk))
+            return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
 
-        with self.guard.call(f"method '{part.name}'", users, x, result.target[part.name]):
+        with self.guard.call(f"method '{part.name}'", users, x, explained):
             raw = self._in_memory(
                 work, f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)
             )
@@ -516,14 +520,15 @@ class Stages:
         return self._scene[1], self._scene[2]
 
     def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
-        def explain(x: Tensor, by: MethodPart = part) -> Tensor:
-            return _plane(view, self._explain(by, result, x, exact=True))
+        def explain(x: Tensor, target: Tensor | None = None, by: MethodPart = part) -> Tensor:
+            return _plane(view, self._explain(by, result, x, exact=True, target=target))
 
         def explain_by(name: str, x: Tensor) -> Tensor:
-            return explain(x, next(p for p in self.cell.methods if p.name == name))
+            return explain(x, by=next(p for p in self.cell.methods if p.name == name))
 
-        def other_map(name: str) -> Tensor:
-            return _plane(view, self.map(self.open(result.tile, name), part))
+        def other_map(name: str, x: Tensor | None = None) -> Tensor:
+            other = self.open(result.tile, name)
+            return _plane(view, self.map(other, part) if x is None else self._explain(part, other, x, exact=True))
 
         looks = any("model" in m.metric.needs for m in self.cell.metrics)
         return Scene(
