@@ -1,10 +1,12 @@
-"""Does the map change when the model does? Similarity of maps between models (Adebayo et al. 2018), and Yona and
-Greenfeld's causal quantity."""
+"""Does the map change when the model or the class does? Similarity of maps between models (Adebayo et al. 2018) and
+classes (Sixt et al. 2020), and Yona and Greenfeld's causal quantity."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,8 +17,13 @@ from torch.nn import functional as F
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane, scored, settle, wide
 from salrun.metrics.correlation import pearson, spearman
+from salrun.metrics.masking import image_logits
+from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
-from salrun.views import map_flags
+from salrun.views import map_flags, rescale
+
+if TYPE_CHECKING:
+    from salrun.models.classifier import Classifier
 
 SSIM_WINDOW = 7
 HOG_CELL, HOG_BLOCK = 8, 3
@@ -47,12 +54,130 @@ class MapSimilarity(Metric):
         return (self.other,)
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
-        if scene.other_map is None:
-            raise SalrunError(f"map_similarity needs the maps of a second model '{self.other}', got none")
-        other = scene.other_map(self.other).to(plane.device)
-        a, b = (as_plane(p, "map_similarity").unsqueeze(1).abs() for p in (plane, other))
-        # Either map may be at fault.
-        return {name: settle(scored(MEASURES[name](a, b), plane), map_flags(other)) for name in self.measures}
+        return similarities(plane, map_of(self.other, scene, "map_similarity").to(plane.device), self.measures)
+
+
+@dataclass
+class SmoothMPRT(MapSimilarity):
+    """Smooth MPRT: `map_similarity` of maps that are means over `n_draws` noisy copies of the image, of both models.
+
+    The noise is N(0, s^2) for every element, s = `noise` times the image's range max - min in the network's input
+    space; both models meet the same. It takes away the part of the dissimilarity that is the gradients' shattering.
+    """
+
+    n_draws: Annotated[int, AtLeast(1)] = 50
+    noise: Annotated[float, AtLeast(0)] = 0.1
+
+    needs: ClassVar[frozenset[str]] = frozenset({"other_map", "explain"})
+    source: ClassVar[str] = "Hedstroem, Weber, Lapuschkin, Hoehne 2024, arXiv:2401.06465"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """Explanations per image, each as dear as the method."""
+        return 2.0 * self.n_draws
+
+    def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
+        as_plane(plane, "smooth_mprt")
+        if scene.explain is None or scene.other_map is None:
+            raise SalrunError("smooth_mprt explains noisy images by two models: it needs the method, not only its maps")
+        point = scene.model.normalise(scene.x)
+        spread = self.noise * (point.amax((1, 2, 3), keepdim=True) - point.amin((1, 2, 3), keepdim=True))
+        own, other = torch.zeros_like(wide(plane)), torch.zeros_like(wide(plane))
+        for draw in range(self.n_draws):
+            drawn = scene.rng.normal("smooth_mprt", point.shape[1:], start=draw * math.prod(point.shape[1:]))
+            noisy = scene.model.denormalise(point + spread * drawn.to(point))
+            own += wide(scene.explain(noisy))
+            other += wide(scene.other_map(self.other, noisy))
+        scores = similarities(own / self.n_draws, other / self.n_draws, self.measures)
+        return {name: settle(score, map_flags(plane)) for name, score in scores.items()}
+
+
+@dataclass
+class EfficientMPRT(Metric):
+    """Efficient MPRT: (H(b) - H(a)) / H(a), the relative rise of the map's entropy when the model forgets all.
+
+    a is the map under the model `of`, b under the randomised model `other`; H(m) = -sum_k p_k ln p_k of the shares p_k
+    of the map's pixels in `bins` equal bins of [min m, max m]. Undefined where H(a) is 0. No layers, no similarity.
+    """
+
+    other: str = "random"
+    of: str = "model"  # whose maps are judged: the cell's own model, or one of its others
+    bins: Annotated[int, AtLeast(2)] = 100
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    range: ClassVar[tuple[float, float]] = (-1.0, float("inf"))
+    chance: ClassVar[float | None] = 0.0
+    needs: ClassVar[frozenset[str]] = frozenset({"other_map"})
+    source: ClassVar[str] = "Hedstroem, Weber, Lapuschkin, Hoehne 2024, arXiv:2401.06465"
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.other,)
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        other = map_of(self.other, scene, "efficient_mprt").to(plane.device)
+        before, after = (histogram_entropy(as_plane(p, "efficient_mprt"), self.bins) for p in (plane, other))
+        rise = torch.where(before > 0, (after - before) / before, torch.nan)
+        return settle(scored(rise, plane), map_flags(other))
+
+
+def histogram_entropy(maps: Tensor, bins: int) -> Tensor:
+    """(B,) entropy in nats of the maps' values (B, H, W) in equal bins of [min, max]; 0 for a constant map."""
+    values = rescale(maps).flatten(1)
+    index = (values.nan_to_num() * bins).long().clamp(0, bins - 1)
+    counts = torch.zeros(len(maps), bins, dtype=maps.dtype, device=maps.device)
+    counts = counts.scatter_add(1, index, torch.ones_like(values))
+    return torch.special.entr(counts / values.shape[1]).sum(1)
+
+
+@dataclass
+class RandomLogit(Metric):
+    """Similarity of the map of the class explained with the map of another class, drawn at random; a score per measure.
+
+    The measures are those of `map_similarity`, on the maps' magnitudes. A map that says why this class and not
+    another has low similarity; the other class depends on the image and the seed only.
+    """
+
+    measures: list[Literal["spearman", "cosine", "ssim", "hog", "relative_change"]] = field(
+        default_factory=lambda: ["ssim", "spearman"]
+    )
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
+    turned: ClassVar[frozenset[str]] = frozenset({"relative_change"})
+    range: ClassVar[tuple[float, float]] = (-1.0, float("inf"))
+    needs: ClassVar[frozenset[str]] = frozenset({"model", "explain"})
+    source: ClassVar[str] = "Sixt, Granz, Landgraf 2020, ICML"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        """Explanations per image, each as dear as the method."""
+        return 1.0
+
+    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 1.0
+
+    def shared_as(self) -> str:
+        return "images as they are"
+
+    def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
+        if scene.explain is None:
+            raise SalrunError("random_logit explains another class: it needs the method, not only its maps")
+        classes = image_logits(scene).shape[1]
+        if classes < 2:
+            raise SalrunError("random_logit compares with another class, and the model has one")
+        drawn = scene.rng.integer(classes - 1, "random_logit", 1).squeeze(1)
+        off = drawn + (drawn >= scene.target)
+        return similarities(plane, scene.explain(scene.x, off).to(plane.device), self.measures)
+
+
+def map_of(name: str, scene: Scene, owner: str) -> Tensor:
+    """The plane of the same method under another model."""
+    if scene.other_map is None:
+        raise SalrunError(f"{owner} needs the maps of a second model '{name}', got none")
+    return scene.other_map(name)
+
+
+def similarities(plane: Tensor, other: Tensor, measures: Iterable[str]) -> dict[str, Score]:
+    """The measures of the magnitudes of two maps, by name; either may be at fault."""
+    a, b = (as_plane(p, "map_similarity").unsqueeze(1).abs() for p in (plane, other))
+    return {name: settle(scored(MEASURES[name](a, b), plane), map_flags(other)) for name in measures}
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

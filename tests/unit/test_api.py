@@ -11,6 +11,7 @@ import salrun
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers, layers_of
+from salrun.rng import Draws
 from salrun.types import Metric, Scene, Score
 
 X = torch.rand(2, 3, 12, 16, generator=torch.Generator().manual_seed(0))
@@ -144,3 +145,14 @@ def test_a_patch_embedding_is_no_map_of_features(method, name):
         salrun.explain(module, x, 0, method=method, background=x)
     tokens = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(2), nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4))
     assert find_layers(tokens) == {} and find_layers(tokens[:4])["cam"] == "0"
+
+
+def test_a_metric_may_explain_another_class_and_only_a_run_explains_by_other_models() -> None:
+    net, maps = Net(), salrun.explain(Net(), X, 3, "gradient")
+    found = salrun.evaluate(net, X, 3, maps, "random_logit", method="gradient", measures=["cosine"], view="sum")
+    off = Draws.of(0, ["0", "1"]).integer(4, "random_logit", 1).squeeze(1)
+    other = salrun.explain(net, X, off + (off >= 3), "gradient")
+    a, b = (m.double().sum(1).abs().flatten(1) for m in (maps, other))
+    torch.testing.assert_close(found.variants["cosine"].values, nn.functional.cosine_similarity(a, b))
+    with pytest.raises(SalrunError, match="SmoothMPRT explains other images by other models: that takes a run"):
+        salrun.evaluate(net, X, 3, maps, "smooth_mprt", method="gradient", other_maps={"random": maps})

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from salrun.config.check import check
 from salrun.config.compose import compose_config
 from salrun.pipeline import cell
+from salrun.pipeline.stages import Stages
 from salrun.results import record
 from salrun.results.run import Run
 from salrun.sweep.jobs import finished as finished_job
@@ -136,3 +138,20 @@ def test_overrides_are_kept_word_by_word(tmp_path: Path) -> None:
     made = run(tmp_path / "run", "methods=[edge]", "metrics=[pafl]", "report=false", r"name='it\'s mine'")
     assert made.overrides[-1] == r"name='it\'s mine'" and made.experiment == "it's mine"
     assert made.facts["command"].startswith("salrun dataset=textbox")
+
+
+def test_a_scene_explains_other_classes_and_by_other_models(finished: Run) -> None:
+    """The maps of this tile again: for the class of the method and for another, by this model and by the random one."""
+    config = check(compose_config([*WORDS, f"cache_dir={finished.path.parent / 'store'}"]))
+    work = cell.build(config)
+    stages = Stages(work, {role: model.classifier for role, model in cell.obtain_models(work).items()})
+    tile, part = cell.tiles_of(work)[0], work.methods[0]
+    result = stages.open(tile)
+    scene, plane = stages.scene(result, part, None, stages.map(result, part))
+    assert scene.explain is not None and scene.other_map is not None
+    torch.testing.assert_close(scene.explain(scene.x), plane)
+    # Of two logits the gradients differ; those of the class itself are the method's.
+    torch.testing.assert_close(scene.explain(scene.x, scene.target), plane)
+    assert (scene.explain(scene.x, 1 - scene.target) - plane).abs().amax() > 1e-3 * plane.abs().amax()
+    torch.testing.assert_close(scene.other_map("random", scene.x), scene.other_map("random"))
+    assert not torch.allclose(scene.other_map("random", 1 - scene.x), scene.other_map("random"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,14 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.metrics.correlation import average_ranks, pearson, spearman
-from salrun.metrics.randomisation import MapSimilarity, causal_quantity
+from salrun.metrics.randomisation import (
+    EfficientMPRT,
+    MapSimilarity,
+    RandomLogit,
+    SmoothMPRT,
+    causal_quantity,
+    histogram_entropy,
+)
 from salrun.models.classifier import Classifier
 from salrun.models.randomised import execution_order, reinitialised
 from salrun.types import NAN_MAP, OK, UNDEFINED, Score
@@ -286,3 +294,70 @@ def test_weights_read_by_a_parent_belong_to_it() -> None:
     assert execution_order(model, PROBE) == ["attention", "attention.out_proj", "head"]
     last = reinitialised(model, execution_order(model, PROBE), 0)
     assert not torch.equal(last.module.attention.in_proj_weight, model.module.attention.in_proj_weight)
+
+
+# -- other classes, noisy images, entropy ------------------------------------------------------------------------------
+
+
+def test_random_logit_explains_another_class() -> None:
+    """By the same method; every class but the explained one may come; a map that ignores the class is like itself."""
+    asked: list[Tensor] = []
+    x = toys.images(60, 8)
+
+    def explain(x: Tensor, target: Tensor) -> Tensor:
+        asked.append(target)
+        return x[:, :1] * (1 + target.view(-1, 1, 1, 1)) + x[:, 1:2]
+
+    scene = toys.scene(x, toys.network(), toys.targets(60), explain=explain)
+    plane = explain(x, scene.target)
+    result = RandomLogit(measures=["cosine", "relative_change"])(plane, scene)
+    off = asked[-1]
+    assert (off != scene.target).all() and set(off.tolist()) == {0, 1, 2}
+    other = explain(x, off)
+    toys.close(result["cosine"].value, nn.functional.cosine_similarity(plane.flatten(1), other.flatten(1)))
+    change = (plane - other).flatten(1).norm(dim=1) / plane.flatten(1).norm(dim=1)
+    toys.close(result["relative_change"].value, change)
+    blind = RandomLogit()(plane, replace(scene, explain=lambda x, target: plane))
+    toys.close(blind["ssim"].value, torch.ones(60, dtype=torch.float64))
+    part = replace(scene, x=x[7:9], target=scene.target[7:9], rng=scene.rng[7:9], memo={})
+    RandomLogit(measures=["cosine"])(plane[7:9], part)
+    assert torch.equal(asked[-1], off[7:9])
+
+
+def test_smooth_mprt_averages_noisy_images() -> None:
+    shown: dict[str, list[Tensor]] = {"own": [], "other": []}
+    x = toys.images(3, 8)
+    own = lambda x: shown["own"].append(x) or x[:, :1] ** 3
+    other = lambda name, x: shown["other"].append(x) or x[:, 1:2] ** 2
+    scene = toys.scene(x, mean=(0.5,), std=(0.25,), explain=own, other_map=other)
+    metric = SmoothMPRT(n_draws=4, noise=0.2, measures=["cosine", "spearman"])
+    result = metric(x[:, :1] ** 3, scene)
+    assert [torch.equal(a, b) for a, b in zip(shown["own"], shown["other"], strict=True)] == [True] * 4
+    a = torch.stack([x[:, :1] ** 3 for x in shown["own"]]).mean(0)
+    b = torch.stack([x[:, 1:2] ** 2 for x in shown["other"]]).mean(0)
+    want = similarity(a, b, measures=["cosine", "spearman"])
+    for name in want:
+        toys.close(result[name].value, want[name].value)
+    z = scene.model.normalise(x)
+    spread = z.amax((1, 2, 3)) - z.amin((1, 2, 3))
+    noise = torch.stack([scene.model.normalise(x) - z for x in shown["own"]], 1).flatten(1)
+    assert (noise.std(1) / spread).tolist() == pytest.approx([0.2] * 3, rel=0.1)
+    assert metric.reads() == ("random",) and metric.passes(None, (3, 8, 8)) == 8  # type: ignore[arg-type]
+
+
+def test_efficient_mprt_is_the_rise_of_entropy() -> None:
+    """Two values, half and half: ln 2; four in equal shares: ln 4; so it doubles, and back it halves."""
+    two, four = (torch.arange(16.0, dtype=torch.float64).remainder(n).view(1, 1, 4, 4) for n in (2, 4))
+    scene = toys.scene(two, other_map=lambda name: four)
+    assert EfficientMPRT()(two, scene).value.item() == pytest.approx(1.0)
+    assert EfficientMPRT()(four, replace(scene, other_map=lambda name: two)).value.item() == pytest.approx(-0.5)
+    flat = EfficientMPRT()(torch.ones_like(two), scene)
+    assert flat.value.isnan().all() and flat.flag.tolist() == [UNDEFINED]
+
+
+def test_entropy_is_that_of_numpys_histogram() -> None:
+    planes = maps(5).squeeze(1)
+    for bins in (10, 100):
+        for plane, found in zip(planes, histogram_entropy(planes, bins), strict=True):
+            share = np.histogram(plane.numpy(), bins)[0] / plane.numel()
+            assert found.item() == pytest.approx(-sum(p * np.log(p) for p in share if p > 0), abs=1e-12)
