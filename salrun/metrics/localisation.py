@@ -16,6 +16,7 @@ from torch import Tensor
 
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane, box_blur, scored
+from salrun.metrics.correlation import average_ranks
 from salrun.ranges import AtLeast, Odd
 from salrun.types import DEGENERATE_MAP, NO_MASK, PRIMARY, ROLES, Metric, Scene, Score
 from salrun.views import constant, rescale
@@ -173,3 +174,86 @@ class PointingGame(OnObjects):
         square = torch.arange(-t, t + 1, device=target.device) ** 2
         disc = (square.view(-1, 1) + square <= t * t).float()
         return F.conv2d(target.float().unsqueeze(1), disc[None, None], padding=t).squeeze(1) > 0.5
+
+
+@dataclass
+class OnRegion(OnObjects):
+    """The map against the union of the role's objects, as two kinds of pixels."""
+
+    roi: Literal["box", "ink"] = "box"
+
+    def region(self, plane: Tensor, scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, P) the map, (B, P) bool the region, (B,) bool where there is none."""
+        name = type(self).__name__
+        pixels = as_plane(plane, name).flatten(1)
+        inside = objects(scene, ROLES[self.role], self.roi, name).any(1).flatten(1).to(pixels.device)
+        return pixels, inside, ~inside.any(1)
+
+
+def hits(pixels: Tensor, inside: Tensor, count: Tensor) -> Tensor:
+    """(B,) float64: how many of the `count` (B,) largest pixels lie inside; of equal ones at the cut, their share."""
+    ordered = pixels.sort(dim=1, descending=True).values
+    cut = ordered.gather(1, (count - 1).clamp(min=0).unsqueeze(1))
+    above, level = pixels > cut, pixels == cut
+    rest = (count - above.sum(1)).double()
+    return (above & inside).sum(1) + rest * (level & inside).sum(1) / level.sum(1)
+
+
+@dataclass
+class RelevanceRankAccuracy(OnRegion):
+    """Relevance rank accuracy: share of the K most salient pixels that lie on the objects, K the objects' area.
+
+    Pixels that tie at the cut count by the share of them that hits. `chance` is the share of the image they cover.
+    """
+
+    source: ClassVar[str] = "Arras, Osman, Samek 2022, Information Fusion 81"
+
+    def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
+        pixels, inside, absent = self.region(plane, scene)
+        area = inside.sum(1)
+        share = hits(pixels, inside, area) / area
+        return with_chance(share, inside, absent, plane)
+
+
+@dataclass
+class TopKIntersection(OnRegion):
+    """Top-k intersection: share of the k most salient pixels that lie on the objects.
+
+    Pixels that tie at the cut count by the share of them that hits. `chance` is the share of the image they cover.
+    """
+
+    k: Annotated[int, AtLeast(1)] = 1000
+
+    source: ClassVar[str] = "Theiner, Mueller-Budack, Ewerth 2022, WACV"
+
+    def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
+        pixels, inside, absent = self.region(plane, scene)
+        if self.k > pixels.shape[1]:
+            raise SalrunError(f"top_k_intersection: k must be at most the image's {pixels.shape[1]}, got {self.k}")
+        count = torch.full_like(inside.sum(1), self.k)
+        return with_chance(hits(pixels, inside, count) / self.k, inside, absent, plane)
+
+
+def with_chance(share: Tensor, inside: Tensor, absent: Tensor, plane: Tensor) -> dict[str, Score]:
+    """The score, and what a random map would have."""
+    named = {"": share, "chance": inside.double().mean(1)}
+    return {name: scored(v.masked_fill(absent, torch.nan), plane, (NO_MASK, absent)) for name, v in named.items()}
+
+
+@dataclass
+class LocalisationAUC(OnRegion):
+    """Area under the ROC curve of the map as a detector of the objects' pixels.
+
+    The probability that a pixel on the objects is more salient than one beside them, ties counting one half. Undefined
+    where the objects cover the image.
+    """
+
+    chance: ClassVar[float | None] = 0.5
+    source: ClassVar[str] = "Fawcett 2006, Pattern Recognition Letters 27"
+
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        pixels, inside, absent = self.region(plane, scene)
+        on = inside.sum(1).double()
+        above = (average_ranks(pixels) * inside).sum(1) - on * (on + 1) / 2
+        value = above / (on * (pixels.shape[1] - on))
+        return scored(value.masked_fill(absent, torch.nan), plane, (NO_MASK, absent))

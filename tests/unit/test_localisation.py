@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,20 @@ import salrun
 from salrun.errors import SalrunError
 from salrun.methods.baselines import Oracle
 from salrun.metrics.common import box_blur
-from salrun.metrics.localisation import AFL, IOU, MAFL, PointingGame, histogram_cut, top_pixels
+from salrun.metrics.localisation import (
+    AFL,
+    IOU,
+    MAFL,
+    LocalisationAUC,
+    PointingGame,
+    RelevanceRankAccuracy,
+    TopKIntersection,
+    histogram_cut,
+    top_pixels,
+)
 from salrun.metrics.mass import MassShare
 from salrun.rng import Draws
-from salrun.types import DEGENERATE_MAP, FLAGS, NEUTRAL, NO_MASK, OK, PRIMARY, SECONDARY, Fitted, Scene
+from salrun.types import DEGENERATE_MAP, FLAGS, NEUTRAL, NO_MASK, OK, PRIMARY, SECONDARY, UNDEFINED, Fitted, Scene
 from salrun.views import view
 from tests import toys
 
@@ -436,3 +447,66 @@ def test_bounds(seed):
         assert ((share >= 0) & (share <= overlaps + 1e-12)).all()
         assert ((mean >= 0) & (mean <= share + 1e-12)).all()
         assert ((iou >= 0) & (iou <= 1)).all()
+
+
+# -- ranks of pixels against the objects -------------------------------------------------------------------------------
+
+
+def region_scene() -> tuple[torch.Tensor, Scene, np.ndarray]:
+    """Four images with a box each, maps with ties; the third has no primary object."""
+    masks = torch.zeros(4, 6, 6, dtype=torch.bool)
+    for i, mask in enumerate(masks):
+        mask[i : i + 3, 1:4] = True
+    roles = torch.tensor([PRIMARY, PRIMARY, SECONDARY, PRIMARY], dtype=torch.int8)
+    plane = torch.round(toys.images(4, 6, 1, seed=3) * 6) / 6
+    scene = toys.scene(torch.zeros(4, 1, 6, 6), masks={"object": masks}, roles={"object": roles})
+    return plane, scene, masks.numpy()
+
+
+def expected_hits(m: np.ndarray, mask: np.ndarray, k: int) -> float:
+    """Mean over random orders of tied pixels."""
+    rng, total = toys.rng(0), 0.0
+    for _ in range(4000):
+        order = np.lexsort((rng.random(m.size), -m.ravel()))[:k]
+        total += mask.ravel()[order].sum()
+    return total / 4000
+
+
+def test_relevance_rank_accuracy_and_top_k_are_means_over_ties() -> None:
+    plane, scene, masks = region_scene()
+    rank, top = RelevanceRankAccuracy()(plane, scene), TopKIntersection(k=7)(plane, scene)
+    for i in (0, 1, 3):
+        m = plane[i, 0].numpy()
+        assert rank[""].value[i].item() == pytest.approx(expected_hits(m, masks[i], 9) / 9, abs=0.02)
+        assert top[""].value[i].item() == pytest.approx(expected_hits(m, masks[i], 7) / 7, abs=0.02)
+        assert rank["chance"].value[i].item() == top["chance"].value[i].item() == 9 / 36
+    for score in (rank[""], top[""], LocalisationAUC()(plane, scene)):
+        assert score.flag.tolist() == [OK, OK, NO_MASK, OK] and score.value[2].isnan()
+    flat = torch.full_like(plane, 0.5)
+    assert RelevanceRankAccuracy()(flat, scene)[""].value[0].item() == pytest.approx(9 / 36)
+    with pytest.raises(SalrunError, match="k must be at most"):
+        TopKIntersection(k=37)(plane, scene)
+
+
+def test_auc_counts_pairs_of_pixels() -> None:
+    plane, scene, masks = region_scene()
+    score = LocalisationAUC()(plane, scene)
+    for i in (0, 1, 3):
+        m = plane[i, 0].numpy()
+        on, off = m[masks[i]], m[~masks[i]]
+        pairs = [(a > b) + (a == b) / 2 for a in on for b in off]
+        assert score.value[i].item() == pytest.approx(np.mean(pairs))
+
+
+@pytest.mark.parametrize("metric", [RelevanceRankAccuracy(), TopKIntersection(k=5), LocalisationAUC()])
+def test_the_mask_itself_scores_one_and_its_opposite_less_than_chance(metric) -> None:
+    _, scene, masks = region_scene()
+    plane = torch.tensor(masks, dtype=torch.float64)[:, None] + 0.1 * toys.images(4, 6, 1)
+    for sign, value in ((1, 1.0), (-1, 0.0)):
+        score = metric(sign * plane, scene)
+        score = score[""] if isinstance(score, dict) else score
+        assert score.value[[0, 1, 3]].tolist() == [value] * 3
+    secondary = replace(metric, role="secondary")
+    assert (metric.direction, secondary.direction) == ("higher", "lower")
+    whole = replace(scene, masks={"object": torch.ones(4, 6, 6, dtype=torch.bool)})
+    assert LocalisationAUC()(plane, whole).flag.tolist() == [UNDEFINED, UNDEFINED, NO_MASK, UNDEFINED]
