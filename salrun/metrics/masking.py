@@ -7,8 +7,8 @@ p = p_c(x), o = p_c(x * m), m in [0, 1]. All is computed from the log-odds z = l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch.nn.functional import logsigmoid
 
 from salrun.methods.chunking import gather_chunked
 from salrun.metrics.common import as_plane, scored, wide
+from salrun.metrics.perturbation import shared_rank
 from salrun.models.classifier import pick
+from salrun.ranges import Above, AtMost
 from salrun.types import SATURATED, UNDEFINED, UNDERFLOW, Metric, Scene, Score
 
 if TYPE_CHECKING:
@@ -57,6 +59,17 @@ def masked_logits(plane: Tensor, scene: Scene, space: Space) -> Tensor:
     return scene.once(f"masked/{space}", plane, compute)
 
 
+def kept_logits(plane: Tensor, scene: Scene, space: Space, keep: float) -> Tensor:
+    """Logits of the image with only the `keep` share of its pixels of largest saliency, the others 0 in `space`."""
+
+    def compute() -> Tensor:
+        rank = shared_rank(plane, scene, "random", False, "keep")
+        mask = (rank < round(keep * rank.shape[1])).view(len(plane), 1, *plane.shape[2:])
+        return masked_logits(mask, replace(scene, memo={}), space)
+
+    return scene.once(f"kept/{space}/{keep}", plane, compute)
+
+
 def not_a_mask(plane: Tensor, owner: str) -> Tensor:
     """(B,) bool: values outside [0, 1], up to float32 rounding."""
     flat = as_plane(plane, owner).flatten(1)
@@ -83,32 +96,49 @@ class Masking(Metric):
 
 
 @dataclass
-class AverageDrop(Masking):
+class Muting(Masking):
+    """`keep: k` shows only the share k of the pixels with the largest saliency, as they are, instead of x * m.
+
+    Score-CAM (Wang et al. 2020) evaluates with half of the pixels muted, k = 0.5. Equal pixels come in random order.
+    """
+
+    keep: Annotated[float, Above(0), AtMost(1)] | None = None
+
+    def masked(self, plane: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """(B, classes) logits of what is shown, and (B,) where the map cannot serve as a mask."""
+        wrong = not_a_mask(plane, type(self).__name__)
+        if self.keep is None:
+            return masked_logits(plane, scene, self.mask_space), wrong
+        return kept_logits(plane, scene, self.mask_space, self.keep), torch.zeros_like(wrong)
+
+
+@dataclass
+class AverageDrop(Muting):
     """Average drop, AD: max(p - o, 0) / p. (Tables of Zhang et al. 2024 print 100 - AD.)"""
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "lower"
-    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
+    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018; half of the pixels muted: Wang et al. 2020"
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
-        wrong = not_a_mask(plane, "AverageDrop")
+        shown, wrong = self.masked(plane, scene)
         log_p = logsigmoid(log_odds(image_logits(scene), scene.target))
-        log_o = logsigmoid(log_odds(masked_logits(plane, scene, self.mask_space), scene.target))
+        log_o = logsigmoid(log_odds(shown, scene.target))
         lost = log_p < _LOG_TINY
         drop = -torch.expm1((log_o - log_p).clamp(max=0.0))
         return scored(drop.masked_fill(wrong | lost, torch.nan), plane, (UNDEFINED, wrong), (UNDERFLOW, lost))
 
 
 @dataclass
-class AverageIncrease(Masking):
+class AverageIncrease(Muting):
     """Average increase, AI: 1 where o > p, else 0 (equality is no increase)."""
 
     direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018"
+    source: ClassVar[str] = "Chattopadhay et al., Grad-CAM++, WACV 2018; half of the pixels muted: Wang et al. 2020"
 
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
-        wrong = not_a_mask(plane, "AverageIncrease")
+        shown, wrong = self.masked(plane, scene)
         before = log_odds(image_logits(scene), scene.target)
-        after = log_odds(masked_logits(plane, scene, self.mask_space), scene.target)
+        after = log_odds(shown, scene.target)
         unknown = wrong | before.isnan() | after.isnan()
         return scored((after > before).double().masked_fill(unknown, torch.nan), plane, (UNDEFINED, wrong))
 
