@@ -23,6 +23,9 @@ PROMISED = {
     *("aopc_morf", "aopc_lerf", "faithfulness", "insertion", "deletion", "pixel_flipping", "monotonicity"),
     *("average_drop", "average_increase", "average_gain", "local_accuracy", "completeness"),
     *("max_sensitivity", "avg_sensitivity", "sparseness", "complexity", "effective_complexity", "map_similarity"),
+    *("road", "irof", "infidelity", "sensitivity_n", "idsds", "saco", "sufficiency", "random_logit", "smooth_mprt"),
+    *("efficient_mprt", "local_lipschitz", "relative_stability", "relevance_rank_accuracy", "localisation_auc"),
+    *("top_k_intersection", "adcc"),
 }
 # Hyper-parameters that only cost time, wherever a metric has them.
 QUICK = {
@@ -43,6 +46,10 @@ MORE = {
     "pointing_game": [{"tolerance": 3}],
     "pafl": [{"roi": "ink"}],
     "road": [{"output": "probability"}],
+    "average_drop": [{"keep": 0.5}],
+    "average_increase": [{"keep": 0.5}],
+    "adcc": [{"mask_space": "norm"}],
+    "relative_stability": [{"layer": "0"}],
     "infidelity": [{"perturbation": "noisy_baseline", "scaled": True}],
 }
 
@@ -105,7 +112,7 @@ def test_matrix_is_complete() -> None:
     assert len(MATRIX) == 13 * instances
     assert instances >= len(PROMISED) + 7 + 7  # two modes of six SMERF metrics, clipped gain, seven more definitions
     assert len(set(MATRIX)) == len(MATRIX)
-    assert {name for name in NAMES if build(config(name)).on_host} <= {"map_similarity", "irof"}
+    assert {name for name in NAMES if build(config(name)).on_host} <= {"map_similarity", "smooth_mprt", "irof"}
 
 
 # -- the checks find what they look for --------------------------------------------------------------------------------

@@ -204,6 +204,54 @@ def quantus_road_reads_no_colour_images() -> dict:
     return quantus.ROAD(percentages=[50])(model=model, **batch)
 
 
+@case("quantus", "ValueError", "unit/test_removal.py::test_equals_its_slow_twin")
+def quantus_sensitivity_n_correlates_over_images() -> list[float]:
+    """Ancona's correlation is over random sets of pixels of one image; here sets are by relevance, and pairs images."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    x = np.random.default_rng(0).random((1, 1, 4, 4), np.float32)
+    batch = {"x_batch": x, "y_batch": np.zeros(1, int), "a_batch": x.copy()}
+    return quantus.SensitivityN(features_in_step=4)(model=model, **batch)
+
+
+@case("quantus", "True", "unit/test_removal.py::test_equals_its_slow_twin")
+def quantus_infidelity_draws_nothing() -> bool:
+    """Its "samples" are one sweep of black patches over the image, again and again: 1 sample and 5 are the same."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    x = np.random.default_rng(0).random((2, 1, 4, 4), np.float32)
+    batch = {"model": model, "x_batch": x, "y_batch": np.zeros(2, int)}
+    metrics = [quantus.Infidelity(perturb_patch_sizes=[2], n_perturb_samples=n) for n in (1, 5)]
+    return np.allclose(*(metric(**batch, a_batch=x.copy()) for metric in metrics))
+
+
+@case("quantus", "(0.0, 1.0)", "unit/test_stability.py::test_sufficiency_twin")
+def quantus_sufficiency_depends_on_batch_mates() -> tuple[float, float]:
+    """An image alone has no like: 0, the worst; beside images of its class that have its map it has 1."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    x = np.random.default_rng(0).random((1, 1, 4, 4), np.float32).repeat(3, 0)
+    maps = np.stack([x[0], x[0], 1 - x[0]])
+    batches = ({"x_batch": x[:n], "y_batch": np.zeros(n, int), "a_batch": maps[:n].copy()} for n in (1, 3))
+    return tuple(float(quantus.Sufficiency()(model=model, **batch)[0]) for batch in batches)
+
+
+@case("quantus", "[nan]", "unit/test_stability.py::test_relative_stability_twin")
+def quantus_relative_stability_is_lost_with_one_neighbour() -> list[float]:
+    """The maximum is over neighbours of the image's class; one of 200 that changes it makes the maximum NaN."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False)).eval()
+    model[1].weight.data = torch.linspace(-1, 1.1, 16) * torch.tensor([[1.0], [-1.0]])
+    x = np.linspace(0.05, 0.06, 16, dtype=np.float32).reshape(1, 1, 4, 4)  # near the border of the two classes
+    how = {"explain_func": quantus.explain, "explain_func_kwargs": {"method": "Gradient"}}
+    batch = {"x_batch": x, "y_batch": np.zeros(1, int)}
+    return [float(s) for s in quantus.RelativeInputStability(nr_samples=200)(model=model, **batch, **how)]
+
+
 # Captum ---------------------------------------------------------------------------------------------------------------
 
 

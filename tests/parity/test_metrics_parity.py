@@ -11,8 +11,17 @@ from torch import nn
 
 from salrun.metrics.axiom import Completeness
 from salrun.metrics.complexity import Complexity, EffectiveComplexity, Sparseness
-from salrun.metrics.localisation import AFL, IOU, PointingGame
-from salrun.metrics.robustness import Sensitivity
+from salrun.metrics.localisation import (
+    AFL,
+    IOU,
+    LocalisationAUC,
+    PointingGame,
+    RelevanceRankAccuracy,
+    TopKIntersection,
+)
+from salrun.metrics.randomisation import histogram_entropy
+from salrun.metrics.robustness import LocalLipschitz, Sensitivity
+from salrun.metrics.stability import RelativeStability
 from salrun.types import PRIMARY, UNDEFINED, Scene
 from tests import toys
 
@@ -85,6 +94,59 @@ def test_pointing_game_is_quantus(masks):
     single = [i for i in range(8) if (np.abs(MAPS[i]) == np.abs(MAPS[i]).max()).sum() == 1]
     assert len(single) >= 7
     assert [got[i].item() for i in single] == [float(want[i]) for i in single]
+
+
+def test_ranks_of_pixels_are_quantus(masks):
+    """Rank accuracy and top-k where no pixels tie at the cut; the area under the ROC curve with ties too."""
+    quantus = pytest.importorskip("quantus")
+    planes, plain, scene = torch.tensor(np.abs(MAPS)), [0, 2, 4, 5, 6, 7], scene_of(8, masks)
+    for ours, peer in (
+        (RelevanceRankAccuracy(), quantus.RelevanceRankAccuracy(disable_warnings=True)),
+        (TopKIntersection(k=20), quantus.TopKIntersection(k=20, disable_warnings=True)),
+    ):
+        want = np.array(quantus_localisation(peer, masks))
+        np.testing.assert_allclose(ours(planes, scene)[""].value[plain], want[plain], atol=1e-12)
+    want = quantus_localisation(quantus.AUC(disable_warnings=True), masks)
+    np.testing.assert_allclose(LocalisationAUC()(planes, scene).value, want, atol=1e-12)
+
+
+def test_stability_is_quantus_given_the_same_neighbours():
+    """The ratios of one neighbour; Quantus' own maximum is NaN as soon as one neighbour changes the class."""
+    quantus = pytest.importorskip("quantus")
+    net = toys.network(6, channels=1).double()
+    x, model = toys.images(4, 6, 1), toys.classifier(net, (0.0,), (1.0,))
+    explain = lambda x: x**2 - 0.4
+    scene = Scene(model, x, toys.targets(4), toys.targets(4), toys.draws(4), explain=explain)
+    metric = RelativeStability(n_draws=1, radius=1e-3)
+    ours, moved = metric(explain(x), scene), x + metric.noise(scene, 0)
+    maps = explain(x).numpy(), explain(moved).numpy()
+    with torch.no_grad():
+        logits, features = ((f(x).numpy(), f(moved).numpy()) for f in (net, net[:3]))
+    ris, ros, rrs = (
+        getattr(quantus, f"Relative{kind}Stability")(disable_warnings=True)
+        for kind in ("Input", "Output", "Representation")
+    )
+    want = {
+        "ris": ris.relative_input_stability_objective(x.numpy(), moved.numpy(), *maps),
+        "ros": ros.relative_output_stability_objective(*logits, *maps),
+        "rrs": rrs.relative_representation_stability_objective(*features, *maps),
+    }
+    for name, values in want.items():
+        np.testing.assert_allclose(ours[name].value, values, rtol=1e-9)
+    lipschitz = LocalLipschitz(n_draws=1)
+    moved = x + lipschitz.noise(scene, 0)
+    distance = quantus.similarity_func.distance_euclidean
+    euclidean = {"norm_numerator": distance, "norm_denominator": distance}
+    flat = [t.flatten(1).numpy() for t in (explain(x), explain(moved), x, moved)]
+    theirs = [quantus.similarity_func.lipschitz_constant(*(t[i] for t in flat), **euclidean) for i in range(4)]
+    np.testing.assert_allclose(lipschitz(explain(x), scene).value, theirs, rtol=1e-6)
+
+
+def test_entropy_of_maps_is_quantus():
+    quantus = pytest.importorskip("quantus")
+    got = histogram_entropy(torch.tensor(MAPS[:, 0]), 100)
+    want = [quantus.complexity_func.discrete_entropy(a, a, n_bins=100) for a in MAPS]
+    np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize("radius", [0.02, 0.2])
