@@ -5,27 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
-from skimage.segmentation import slic
 from torch import Tensor
 
+from salrun.methods.superpixels import superpixels
 from salrun.metrics.common import as_plane, wide
 from salrun.metrics.perturbation import answer, curve, flagged, pixel_rank, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import Above, AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
-
-
-def superpixels(x: Tensor, n_segments: int, compactness: float) -> Tensor:
-    """(B, P) int64: the number of each pixel's superpixel, from 0 on, by scikit-image's SLIC on the CPU."""
-    labels = []
-    for image in x.cpu().nan_to_num():
-        pixels = image.permute(1, 2, 0).double().numpy()
-        found = slic(pixels, n_segments, compactness, convert2lab=len(image) == 3, start_label=0)
-        labels.append(np.unique(found, return_inverse=True)[1].reshape(-1))
-    return torch.from_numpy(np.stack(labels)).to(x.device)
 
 
 @dataclass
@@ -59,7 +48,7 @@ class IROF(Metric):
         relevance = as_plane(plane, "irof").flatten(1)
         segment = scene.shared(
             f"superpixels/{self.n_segments}/{self.compactness}",
-            lambda: {"segment": superpixels(scene.x, self.n_segments, self.compactness)},
+            lambda: {"segment": self._segments(scene.x)},
         )["segment"].to(relevance.device)
         count, most = segment.amax(1) + 1, int(segment.max()) + 1
         mean = torch.full((len(segment), most), -torch.inf, dtype=relevance.dtype, device=relevance.device)
@@ -76,3 +65,6 @@ class IROF(Metric):
         between = torch.arange(most, device=f.device) < count.unsqueeze(1).to(f.device)
         area = ((f[:, 1:] + f[:, :-1]) / 2).where(between, 0).sum(1) / wide(count)
         return flagged(1 - area, map_flags(plane))
+
+    def _segments(self, x: Tensor) -> Tensor:
+        return superpixels(x, "slic", self.n_segments, self.compactness, ratio=0, kernel_size=0, max_dist=0)[0]

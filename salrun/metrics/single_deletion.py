@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from salrun.errors import SalrunError
+from salrun.methods.superpixels import grid
 from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import spearman
 from salrun.metrics.monotonicity import group_sums
@@ -94,8 +95,7 @@ class IDSDS(Metric):
         height, width = plane.shape[2:]
         if self.grid > min(height, width):
             raise SalrunError(f"idsds: grid must be at most the image's {min(height, width)} pixels, got {self.grid}")
-        row, column = (torch.arange(n, device=plane.device) * self.grid // n for n in (height, width))
-        cell = (row.unsqueeze(1) * self.grid + column).flatten().expand(len(plane), -1)
+        cell = grid(plane, self.grid)
         number = torch.arange(self.grid**2, device=plane.device)
         d = scene.shared(
             f"idsds/{self.grid}/{self.substrate}/{self.output}",

@@ -204,6 +204,17 @@ def quantus_road_reads_no_colour_images() -> dict:
     return quantus.ROAD(percentages=[50])(model=model, **batch)
 
 
+@case("quantus", "AssertionError", "unit/test_removal.py::test_equals_its_slow_twin")
+def quantus_irof_reads_no_colour_images() -> list[float]:
+    """The mask of a segment has one channel, which it compares with the image's three."""
+    import quantus
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)).eval()
+    x = np.random.default_rng(0).random((2, 3, 4, 4), np.float32)
+    batch = {"x_batch": x, "y_batch": np.zeros(2, int), "a_batch": x.copy()}
+    return quantus.IROF()(model=model, **batch)
+
+
 @case("quantus", "ValueError", "unit/test_removal.py::test_equals_its_slow_twin")
 def quantus_sensitivity_n_correlates_over_images() -> list[float]:
     """Ancona's correlation is over random sets of pixels of one image; here sets are by relevance, and pairs images."""

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from skimage.segmentation import slic
 from torch import Tensor, nn
 
+from salrun.methods.superpixels import superpixels
 from salrun.metrics.correlation import average_ranks, pearson, spearman
 from salrun.metrics.faithfulness import Faithfulness
 from salrun.metrics.imputation import imputed
@@ -121,14 +121,21 @@ def test_road_imputes_as_quantus(share: float) -> None:
 
 def test_irof_is_quantus_over_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs is L - area of the curve without its point 0, the segments one apart; ours divides by L and has it."""
+
+    def segments_of(image: np.ndarray, **_: object) -> np.ndarray:
+        """Ours, for which grey is RGB."""
+        pixels = torch.from_numpy(image).permute(2, 0, 1)[None]
+        return superpixels(pixels, "slic", 100, 10.0, 0, 0, 0)[0].view(8, 8).numpy()
+
     monkeypatch.setattr(np, "trapz", np.trapezoid, raising=False)  # what NumPy 2.4 no longer has
+    monkeypatch.setattr(quantus.helpers.utils, "get_superpixel_segments", lambda img, **_: segments_of(img))
     scene, plane = setting()
     black = {"perturb_baseline": 0.0, "return_aggregate": False}
     theirs = quantus_scores(quantus.IROF(segmentation_method="slic", **black, **OPTIONS), scene, plane)
     ours = IROF(n_segments=100, substrate="black")(plane, scene)
     whole = scene.model(scene.x).softmax(1)
     for i, x in enumerate(scene.x):
-        segments = slic(x[0].double().numpy()[..., None], start_label=0)
+        segments = segments_of(x.permute(1, 2, 0).double().numpy())
         mean = [plane[i, 0].numpy()[segments == s].mean() for s in range(segments.max() + 1)]
         first = x * torch.from_numpy(segments != np.argmax(mean))
         relative = float((scene.model(first[None]).softmax(1) / whole[i])[0, scene.target[i]].detach())
