@@ -52,6 +52,7 @@ CONF = Path(__file__).resolve().parents[1] / "conf" / "methods"
 FAMILIES = {  # by the module that a method is in
     "gradient": "gradient", "guided": "gradient", "lrp": "relevance", "deep_taylor": "relevance",
     "deeplift": "relevance", "cam": "CAM", "rise": "masks", "lime": "masks", "iba": "masks",
+    "full_grad": "gradient", "occlusion": "masks", "kernel_shap": "masks",
 }  # fmt: skip
 LARGER = {"cuda": 8}  # batches: a small one would measure how fast kernels are started
 
@@ -142,6 +143,10 @@ def full_cases(device: str) -> Iterator[Case]:
 
     small = {
         "smoothgrad": {"images": 8, "n_samples": 16},
+        "vargrad": {"images": 8, "n_samples": 16},
+        "expected_gradients": {"images": 8, "n_samples": 16},
+        "occlusion": {"images": 4},
+        "kernel_shap": {"images": 2, "n_samples": 400, "cells": 4},
         "integrated_gradients": {"images": 8, "steps": 16},
         "rise": {"images": 4, "n_masks": 400},
         "lime": {"images": 2, "n_samples": 1000},
@@ -150,6 +155,10 @@ def full_cases(device: str) -> Iterator[Case]:
     }
     large = {
         "smoothgrad": {"images": 2, "n_samples": 4},
+        "vargrad": {"images": 2, "n_samples": 4},
+        "expected_gradients": {"images": 2, "n_samples": 4},
+        "occlusion": {"images": 1, "window": 56, "stride": 28},
+        "kernel_shap": {"images": 1, "n_samples": 48, "cells": 4},
         "integrated_gradients": {"images": 2, "steps": 4},
         "rise": {"images": 2, "n_masks": 16},
         "lime": {"images": 1, "n_samples": 128},
@@ -166,6 +175,10 @@ def full_cases(device: str) -> Iterator[Case]:
 def quick_cases(device: str) -> Iterator[Case]:
     work = {
         "smoothgrad": {"n_samples": 2},
+        "vargrad": {"n_samples": 2},
+        "expected_gradients": {"n_samples": 2},
+        "occlusion": {"window": 8, "stride": 4},
+        "kernel_shap": {"n_samples": 14, "cells": 2},
         "integrated_gradients": {"steps": 2},
         "rise": {"n_masks": 4},
         "lime": {"n_samples": 4},
@@ -295,7 +308,13 @@ def floor(name: str, method: Any, case: Case) -> dict[str, float]:
     match name:
         case "edge" | "random" | "oracle" | "all_lit" | "fake_cam":
             return {}
-        case "smoothgrad":
+        case "eigen_cam":
+            return {"forward": 1}
+        case "occlusion" | "kernel_shap":
+            return {"forward": method.passes(case.model, tuple(case.x.shape[1:]))}
+        case "guided_grad_cam":
+            return {"forward+backward": 1, "to layer": 1}
+        case "smoothgrad" | "vargrad" | "expected_gradients":
             return {"forward+backward": method.n_samples}
         case "integrated_gradients":
             return {"forward+backward": method.steps}
@@ -308,7 +327,7 @@ def floor(name: str, method: Any, case: Case) -> dict[str, float]:
         case "iba":
             draws = (method.steps - 1) * method.copies
             return {"stem": 1, "tail": draws, "noise": draws}
-        case "grad_cam" | "grad_cam_pp":
+        case "grad_cam" | "grad_cam_pp" | "layer_cam" | "xgrad_cam":
             return {"to layer": 1}
         case "deep_taylor" | "lrp_a_flat":  # the positive part of a layer's sum
             return {"forward+backward": 1, "layers": 1}
@@ -335,10 +354,47 @@ def by_captum(name: str, **options: Any) -> Callable[[Case, Any], Job]:
 def captum_noise_tunnel(case: Case, method: Any) -> Job:
     attr = importlib.import_module("captum.attr")
     tunnel = attr.NoiseTunnel(attr.Saliency(case.model.module))
+    kind = "vargrad" if type(method).__name__ == "VarGrad" else "smoothgrad"
     return lambda: tunnel.attribute(
-        case.point, nt_samples=method.n_samples, nt_samples_batch_size=max(1, case.chunk // case.batch),
+        case.point, nt_type=kind, nt_samples=method.n_samples, nt_samples_batch_size=max(1, case.chunk // case.batch),
         stdevs=0.1, target=case.target, abs=False,
     )  # fmt: skip
+
+
+def captum_gradient_shap(case: Case, method: Any) -> Job:
+    background = case.model.normalise(case.fitted.background)
+    return by_captum("GradientShap", baselines=background, n_samples=method.n_samples)(case, method)
+
+
+def captum_guided_grad_cam(case: Case, method: Any) -> Job:
+    cam = importlib.import_module("captum.attr").GuidedGradCam(case.model.module, case.model.layer(method.layer))
+    return lambda: cam.attribute(case.point, target=case.target, interpolate_mode="bilinear")
+
+
+def captum_occlusion(case: Case, method: Any) -> Job:
+    first, second = method.sides(case.x)[0][:2]
+    window, stride = int(first.sum()), int(second.argmax())
+    at_once = max(1, case.chunk // case.batch)
+    channels = case.x.shape[1]
+    options = {"sliding_window_shapes": (channels, window, window), "strides": (channels, stride, stride)}
+    return by_captum("Occlusion", perturbations_per_eval=at_once, **options)(case, method)
+
+
+def captum_kernel_shap(case: Case, method: Any) -> Job:
+    """Image by image, as it asks for; each batch of its own is as large as ours."""
+    superpixels = importlib.import_module("salrun.methods.superpixels")
+    attribution = importlib.import_module("captum.attr").KernelShap(case.model.module)
+    parts = superpixels.grid(case.x, method.cells).view(-1, 1, *case.x.shape[2:])
+    hidden = case.model.normalise(superpixels.switched_off(case.x, parts.flatten(1), "mean", 0.0))
+
+    def run() -> None:
+        for b in range(case.batch):
+            attribution.attribute(
+                case.point[b : b + 1], hidden[b : b + 1], case.target[b : b + 1], feature_mask=parts[b : b + 1],
+                n_samples=method.n_samples, perturbations_per_eval=case.chunk,
+            )  # fmt: skip
+
+    return run
 
 
 def captum_integrated_gradients(case: Case, method: Any) -> Job:
@@ -362,7 +418,8 @@ def by_grad_cam(name: str) -> Callable[[Case, Any], Job]:
     def build(case: Case, method: Any) -> Job:
         package = importlib.import_module("pytorch_grad_cam")
         output = importlib.import_module("pytorch_grad_cam.utils.model_targets").ClassifierOutputTarget
-        cam = getattr(package, name)(model=case.model.module, target_layers=[case.model.layer(method.layer)])
+        layers = [case.model.layer(method.layer)] if hasattr(method, "layer") else []
+        cam = getattr(package, name)(model=case.model.module, target_layers=layers)
         cam.batch_size = case.chunk
         targets = [output(c) for c in case.target.tolist()]
         return lambda: cam(input_tensor=case.point, targets=targets)
@@ -455,6 +512,12 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
     "sensitivity": {"captum": by_captum("Saliency")},
     "input_x_gradient": {"captum": by_captum("InputXGradient")},
     "smoothgrad": {"captum": captum_noise_tunnel},
+    "vargrad": {"captum": captum_noise_tunnel},
+    "expected_gradients": {"captum": captum_gradient_shap},
+    "guided_grad_cam": {"captum": captum_guided_grad_cam},
+    "full_grad": {"grad-cam": by_grad_cam("FullGrad")},
+    "occlusion": {"captum": captum_occlusion},
+    "kernel_shap": {"captum": captum_kernel_shap},
     "integrated_gradients": {"captum": captum_integrated_gradients, "shap": shap_gradient},
     "deconvnet": {"captum": by_captum("Deconvolution")},
     "guided_backprop": {"captum": by_captum("GuidedBackprop")},
@@ -467,6 +530,9 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
     "deep_shap": {"captum": captum_deep_lift_shap, "shap": shap_deep},
     "grad_cam": {"captum": captum_grad_cam, "grad-cam": by_grad_cam("GradCAM"), "torch-cam": by_torch_cam("GradCAM")},
     "grad_cam_pp": {"grad-cam": by_grad_cam("GradCAMPlusPlus"), "torch-cam": by_torch_cam("GradCAMpp")},
+    "layer_cam": {"grad-cam": by_grad_cam("LayerCAM"), "torch-cam": by_torch_cam("LayerCAM")},
+    "xgrad_cam": {"grad-cam": by_grad_cam("XGradCAM"), "torch-cam": by_torch_cam("XGradCAM")},
+    "eigen_cam": {"grad-cam": by_grad_cam("EigenCAM")},
     "score_cam": {"grad-cam": by_grad_cam("ScoreCAM"), "torch-cam": by_torch_cam("ScoreCAM", batch_size="chunk")},
     "lime": {"lime": lime_package},
 }
@@ -542,7 +608,7 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    names = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "captum")
+    names = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("captum", "file"))
     given = parser(__doc__, 15.0)
     given.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
     given.add_argument("--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224")
