@@ -158,7 +158,7 @@ def odd_folders(folder: Path, n: int) -> Iterator[Finding]:
     faults = []
     for name in names[:n]:
         life = Life(words, folder / name / "home", env={"SALRUN_CACHE": str(folder / "store")})
-        there = len(list((folder / name).rglob("run.json"))) if life.end() == 0 else 0
+        there = len(list((folder / name).rglob("[01]/run.json"))) if life.end() == 0 else 0
         faults.append("" if there == 2 else f"{name}: {life.last_line}")
     yield finding("sweeps below odd folders", faults, "two jobs done in each")
 
