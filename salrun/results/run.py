@@ -157,8 +157,9 @@ class Run:
 
     @cached_property
     def models(self) -> pd.DataFrame:
-        """Accuracy of every model, overall and by group."""
-        return self._csv("tables/model.csv", MODEL, dtype=TEXT)
+        """Accuracy of every model, overall and by group; runs made before it was asked have no `in_doubt`."""
+        needed = [name for name in MODEL if name != "in_doubt"]
+        return self._csv("tables/model.csv", needed, dtype=TEXT).reindex(columns=MODEL)
 
     @cached_property
     def effects(self) -> pd.DataFrame:
