@@ -1,11 +1,11 @@
-# make help | install | quickstart | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | evidence | clean
+# make help | install | quickstart | shell | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | evidence | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: help quickstart install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
+.PHONY: help quickstart shell install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
 .PHONY: bench-growth bench-plan bench-numerics evidence clean
 
 help: ## what there is
@@ -27,6 +27,9 @@ $(VENV)/.quick: pyproject.toml constraints.txt
 
 quickstart: $(VENV)/.quick ## install, run a first experiment, print its verdicts and where the report is
 	$(BIN)/salrun +experiment=smerf_simple_fr scale=laptop
+
+shell: $(VENV)/.quick ## a shell in which `salrun` is found
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-bash}
 
 test: $(STAMP) ## the whole test suite, but for the launchers
 	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore=tests/cluster
