@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +15,7 @@ from salrun.config.copies import KEY as COPIES
 from salrun.config.copies import with_copies
 from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, REASONING, TRANSFORMED
 from salrun.config.settings import GROUPS, SETTINGS, folder_of, papers, parse_shard
-from salrun.config.signatures import check_parameters, parameters
+from salrun.config.signatures import UnknownKey, check_parameters, parameters
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import complaint
 
@@ -141,3 +141,19 @@ def _check_reasoning(dataset: dict[str, Any]) -> None:
         raise SalrunError("this data set needs a reasoning: add reasoning=<name> (salrun list reasoning)")
     if asked and dataset.get("reasoning"):
         check_parameters(REASONING, dataset["reasoning"], "dataset.reasoning")
+        rules = dataset["reasoning"].get("buckets") or {}
+        labels = {str(rule.get(key)) for rule in rules.values() for key in ("label", "code_label")}
+        _check_names(dataset["reasoning"].get("train_per_bucket"), labels, "dataset.reasoning.train_per_bucket")
+        objects = _mapping(dataset.get("objects"), "dataset.objects")
+        for name, spec in objects.items():
+            for key in ("apart", "apart_always"):
+                _check_names(
+                    _mapping(spec, f"dataset.objects.{name}").get(key), objects, f"dataset.objects.{name}.{key}"
+                )
+
+
+def _check_names(given: Any, known: Iterable[str], where: str) -> None:
+    """The keys of a mapping are names of something."""
+    for key in _mapping(given, where):
+        if str(key) not in known:
+            raise UnknownKey(f"{where}.{key}", known)

@@ -165,6 +165,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "+model.recipes.fast_pgd.pgd.steps=3"], "unknown key 'model.recipes.fast_pgd.pgd.steps'"),
     ([SMERF, "+model.arch.knid=3"], "unknown key 'model.arch.knid'; did you mean kind?"),
     ([SMERF, "+dataset.reasoning.bucket=3"], "unknown key 'dataset.reasoning.bucket'; did you mean"),
+    ([SMERF, "+dataset.reasoning.train_per_bucket.q=1"], "unknown key 'dataset.reasoning.train_per_bucket.q'"),
+    ([SMERF, "+dataset.objects.box2.apart.bxo1=9"], "unknown key 'dataset.objects.box2.apart.bxo1'; did you mean box1"),
     ([SMERF, "+dataset.reasoning.buckets.1.lable=3"], "unknown key 'dataset.reasoning.buckets.1.lable'"),
     (["+experiment=yona_mnist_halves", "+others.top_1.parent.gate.acuracy=1"], "others.top_1.parent names no _target_"),
     # keys that nothing reads
