@@ -61,7 +61,7 @@ def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
     for word, override in zip(overrides, _all_parsed(overrides), strict=True):
         try:
             if of_hydra(word):
-                OmegaConf.select(whole, override.key_or_group)
+                OmegaConf.select(whole, override.key_or_group, throw_on_missing=True)
         except OmegaConfBaseException as fault:
             raise SalrunError(f"cannot apply '{word}': {str(fault).splitlines()[0]}") from fault
 

@@ -130,7 +130,9 @@ def _check_value(value: Any, annotation: str, module: str, where: str) -> None:
         raise SalrunError(f"{where} {wrong}")
     if not isinstance(value, dict):
         return
-    if isinstance(value.get("_target_"), str):
+    if value.get("_target_") is not None:
+        if not isinstance(value["_target_"], str):
+            raise SalrunError(f"{where}._target_ must be a dotted name, got {value['_target_']!r}")
         return check_parameters(value["_target_"], value, where)
     outer, *inner = _parsed(annotation)
     if outer == "Annotated" and inner[-1].isidentifier() and (tree := _tree(module)) is not None:

@@ -185,6 +185,8 @@ MISTAKES: list[tuple[list[str], str]] = [
         "cannot apply 'hydra.run.dir=${nothing}': Interpolation key 'nothing' not found",
     ),
     ([SMERF, "hydra.job.name=${nothing}"], "cannot apply 'hydra.job.name=${nothing}'"),
+    ([SMERF, "hydra.job.chdir=???"], "cannot apply 'hydra.job.chdir=???'"),
+    ([SMERF, "model.arch._target_=[1]"], "model.arch._target_ must be a dotted name, got [1]"),
     ([SMERF, "hydra/launcher=int(3.5)"], "cannot apply 'hydra/launcher=int(3.5)'"),
     # verbs
     (["list", "methods", "metrics"], "salrun list takes one group"),
