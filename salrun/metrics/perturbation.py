@@ -92,6 +92,8 @@ def curve(
     order, the result is (n B, K).
     """
     begin, end = start.flatten(2), finish.expand_as(start).flatten(2)
+    until = until.to(rank.dtype)  # a comparison with another type would widen every rank
+    since = None if since is None else since.to(rank.dtype)
 
     def points(row: Tensor, step: Tensor) -> Tensor:
         image = row % start.shape[0]
