@@ -274,12 +274,13 @@ def _comparison(runs: Sequence[Run], cells: pd.DataFrame, varying: Sequence[str]
 
 def _judged(scores: pd.DataFrame, runs: Sequence[Run], controls: Sequence[str]) -> Iterator[Judged]:
     """Every score of which more or less is better, in the order of the runs' metrics."""
-    listed = list(dict.fromkeys((m["metric"], m["mode"]) for run in runs for m in run.metrics))
+    listed = dict.fromkeys((m["metric"], m["mode"]) for run in runs for m in run.metrics)
+    place = {key: n for n, key in enumerate(listed)}  # of some collected runs nothing is listed: by name, then
     ways = pd.concat([run.summary[["metric", "mode", "score", "direction"]] for run in runs]).drop_duplicates()
     directions = {tuple(row[:3]): row[3] for row in ways.itertuples(index=False, name=None)}
     pooled = scores.assign(**dict.fromkeys(CELL, ""), image_id=scores["cell"] + " " + scores["image_id"])
     faults = scores[~scores["flag"].isin(NO_FAULT)]
-    series = sorted(wide(pooled), key=lambda s: (listed.index((s[0]["metric"], s[0]["mode"])), *_names(s[0])))
+    series = sorted(wide(pooled), key=lambda s: (place.get((s[0]["metric"], s[0]["mode"]), len(place)), *_names(s[0])))
     seen: set[str] = set()
     for keys, matrix in series:
         metric, mode, score, view = _names(keys)
