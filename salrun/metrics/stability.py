@@ -15,7 +15,7 @@ from salrun.methods.chunking import chunks
 from salrun.metrics.common import as_plane, scored, wide
 from salrun.metrics.perturbation import batch_size
 from salrun.metrics.robustness import Neighbourhood
-from salrun.models.classifier import Classifier
+from salrun.models.classifier import Classifier, check_classes
 from salrun.progress import passed
 from salrun.ranges import Above
 from salrun.types import UNDEFINED, Scene, Score
@@ -53,6 +53,7 @@ class Stable(Neighbourhood):
     def _told(self, scene: Scene, layer: str | None) -> dict[str, Tensor]:
         model, x = scene.model.exact, scene.model.exact.normalise(scene.x)
         here = self._pass(model, x, scene, layer)
+        check_classes(here[0])
         columns: dict[str, list[Tensor]] = {"same": [], "x": [], "features": [], "logits": []}
         for draw in range(self.n_draws):
             moved = x + self.noise(scene, draw).to(x)

@@ -148,6 +148,10 @@ def test_what_it_needs_is_said() -> None:
     for metric in (LocalLipschitz(), RelativeStability(), Sufficiency()):
         with pytest.raises(SalrunError, match="needs the method, not only its maps"):
             metric(squares(scene.x), scene)
+    one = toys.scene(toys.images(2, 4), toys.network(4, classes=1), explain=squares)
+    for metric in (RelativeStability(), Sufficiency()):
+        with pytest.raises(SalrunError, match="two classes or more"):
+            metric(squares(one.x), one)
     without = toys.scene(toys.images(2, 4), nn.Flatten(), explain=squares)
     with pytest.raises(SalrunError, match="has no linear layer"):
         RelativeStability()(squares(without.x), without)
