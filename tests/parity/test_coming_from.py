@@ -16,7 +16,8 @@ from tests.toys import images, network
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
 METHODS, METRICS = PAGE.split("## Metrics")
 ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]+)` \|", re.MULTILINE)
-CHEAP = {"n_samples": 8, "n_masks": 8, "n_segments": 4, "steps": 4, "copies": 2, "samples": 2, "n_subsets": 4}
+CHEAP = {"n_samples": 8, "n_masks": 8, "n_segments": 4, "steps": 4, "copies": 2, "samples": 2}
+CHEAP |= {"n_draws": 4, "measures": ["spearman"]}  # HOG needs larger maps
 MASK = {"object": torch.arange(256).view(1, 16, 16).expand(2, 16, 16) < 80}
 ROLE = {"object": torch.ones(2, dtype=torch.int64)}
 
@@ -61,6 +62,7 @@ def test_our_metric_runs(text: str) -> None:
         masks=MASK,
         roles=ROLE,
         method="gradient",
+        other_maps={"random": x[:, :1]},
         **few,
         **options,
     )
