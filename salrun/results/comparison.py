@@ -26,6 +26,7 @@ from salrun.stats.ranks import kendall_w
 from salrun.stats.reliability import CELL, SERIES, Direction, rankings, same_for_all, wide
 
 RANDOM = "random"
+COMPUTED = ("precision", "numerics", "dtype", "tf32")
 DRAWN = (
     "cell",
     "seed",
@@ -215,7 +216,9 @@ def compare_runs(runs: Sequence[Run], none: bool = False) -> list[Comparison]:
         raise SalrunError("a comparison needs the folder of at least one run, got none")
     cells = pd.concat([run.cells.assign(run=n) for n, run in enumerate(runs)], ignore_index=True)
     cells = cells[cells["role"] == "model"].astype(object).fillna("")
-    settings = [name for name in cells if name not in (*DRAWN, "run")]
+    # Runs made before these were told are of the kind that the others are, where that is one.
+    untold = [name for name in COMPUTED if name in cells and len({*cells[name]} - {""}) == 1]
+    settings = [name for name in cells if name not in (*DRAWN, *untold, "run")]
     answers = []
     for named, members in cells.groupby(settings, sort=False):
         called = dict(zip(settings, named, strict=True))

@@ -11,6 +11,7 @@ import pytest
 from salrun.errors import SalrunError
 from salrun.results.comparison import compare, compare_runs, experiment_matrix, write_comparison
 from salrun.results.run import Run
+from salrun.results.tables import KEY
 from salrun.results.trust import doubts, doubts_about, highest_by_chance
 from salrun.stats.comparison import fewest_images, groups_of, metric_agreement, rank_methods
 from salrun.stats.ranks import holm
@@ -152,6 +153,18 @@ def test_seeds_are_joined_and_experiments_are_a_matrix(tmp_path: Path) -> None:
     assert one["m"].ranking["a"].gain.mean == pytest.approx(3, abs=0.1)
     matrix = experiment_matrix([one, two])
     assert matrix.loc["mean"].to_dict() == {"a": 1.5, "b": 1.5} and matrix.loc["two on d", "b"] == 1
+
+
+def test_runs_made_before_the_numerics_were_told_are_joined(tmp_path: Path) -> None:
+    both = seeds_and_experiments().query("experiment == 'one'")
+    told = {"precision": "float32", "numerics": "exact"}
+    runs = []
+    for seed, facts in ((0, {}), (1, told)):
+        rows = both[both["seed"] == seed].assign(cell=f"c{seed}")
+        cells = rows[KEY].drop_duplicates().assign(role="model", source="shipped", **facts)
+        runs.append(save_run(tmp_path / str(seed), rows, cells=cells, controls=["random"]))
+    (joined,) = compare(*runs)
+    assert joined.models == 2 and joined.title == "one on d"
 
 
 def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
