@@ -143,7 +143,9 @@ def _check_reasoning(dataset: dict[str, Any]) -> None:
         check_parameters(REASONING, dataset["reasoning"], "dataset.reasoning")
         rules = dataset["reasoning"].get("buckets") or {}
         labels = {str(rule.get(key)) for rule in rules.values() for key in ("label", "code_label")}
-        _check_names(dataset["reasoning"].get("train_per_bucket"), labels, "dataset.reasoning.train_per_bucket")
+        numbers = dataset["reasoning"].get("train_per_bucket")
+        if not isinstance(numbers, int):  # one for all
+            _check_names(numbers, labels, "dataset.reasoning.train_per_bucket")
         objects = _mapping(dataset.get("objects"), "dataset.objects")
         for name, spec in objects.items():
             for key in ("apart", "apart_always"):

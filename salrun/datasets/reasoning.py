@@ -23,6 +23,6 @@ class Reasoning:
     """The keys of `dataset.reasoning`; the data set checks what they mean."""
 
     buckets: dict[str, Annotated[dict[str, Any], Rule]]
-    train_per_bucket: dict[str, Annotated[int, AtLeast(1)]]  # by label
+    train_per_bucket: Annotated[int, AtLeast(1)] | dict[str, Annotated[int, AtLeast(1)]]  # of all, or by label
     validation_per_bucket: Annotated[int, AtLeast(1)]
     name: str = ""

@@ -70,7 +70,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
         stages.keep_maps = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
         with record.stage("numerics"):
             numerics = measure(cell, stages)
-        record.write(numerics=numerics.facts(), deviations=record.facts["deviations"] + numerics.deviations)
+        record.write(numerics=numerics.facts(), deviations=numerics.deviations + record.facts["deviations"])
         refuse_large(cell, numerics)
         announce(cell, cost, numerics)
         measured = Measured(cell, stages, work, cell_table(cell, obtained, numerics))

@@ -57,7 +57,7 @@ def about_paper(run: Run) -> str | None:
 def next_step(run: Run, comparisons: Sequence[Comparison]) -> str:
     """One command, or what to change first."""
     if doubts_about(run):
-        return "see to the model first: other weights, more images, or an accuracy to reach (model.gate.accuracy=...)"
+        return "see to the model first: other weights, more images, or an accuracy to reach (++model.gate.accuracy=...)"
     few = [c for c in comparisons if c.too_few]
     if few:
         return f"explain more images: {few[0].images} cannot tell the methods apart"

@@ -158,7 +158,7 @@ def test_half_precision_is_measured_before_it_is_used(verified: Path, salrun_com
     table = pd.read_csv(made / "tables" / "numerics.csv")
     assert len(table) == len(numerics["probe"]) == 4  # two metrics of two methods
     assert (table["shift"] <= 0.1).all() and (table["rank"] >= 0.98).all() and (table["images"] == 16).all()
-    assert "note: numerics=fast: bfloat16; on a probe of 16 images" in done.stdout
+    assert "numerics=fast: bfloat16; on a probe of 16 images" in done.stdout
 
 
 def test_shards_join_to_the_whole(finished: Path, warm: Path) -> None:
