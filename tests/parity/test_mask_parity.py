@@ -6,6 +6,7 @@ import torch
 
 from salrun.methods.lime import LIME
 from salrun.methods.rise import draw_masks
+from salrun.methods.superpixels import superpixels
 from salrun.rng import Draws
 from salrun.types import Fitted
 from tests.toys import classifier, network
@@ -39,8 +40,9 @@ def test_lime_package(hide):
     x = torch.from_numpy(image).permute(2, 0, 1)[None]
     plane = method(model, x, torch.tensor([2]), rng, Fitted())[0, 0]
 
-    segments = method._segment(x[0])
-    n = int(segments.max()) + 1
+    looks = method.n_segments, method.compactness, method.ratio, method.kernel_size, method.max_dist
+    labels, (n,) = superpixels(x, method.segmentation, *looks)
+    segments = labels.view(x.shape[2:]).numpy()
     assert n > 6
     samples = method._samples(rng, torch.tensor([n]), n)[0].long().numpy()
     explainer = explainer_class()

@@ -337,7 +337,8 @@ def test_without_a_last_linear_layer_all_is_in_half_precision(bfloat16: None) ->
 def test_where_there_is_no_half_precision_it_says_so(monkeypatch, caplog) -> None:
     monkeypatch.setattr(inference, "fast_dtype", lambda device: None)
     model, x = classifier(sequential()), images()
-    copy = inference_copy(model, x, numerics="fast")
+    with caplog.at_level(logging.WARNING, "salrun.models.inference"):
+        copy = inference_copy(model, x, numerics="fast")
     assert caplog.messages == ["net: stays float32: no bfloat16 here"]
     assert not copy.reduced and copy.fingerprint == inference_copy(model, x).fingerprint
 
@@ -443,7 +444,8 @@ class Large(nn.Module):
 def test_half_precision_that_gives_other_answers_is_not_used(build, dtype, reason: str, monkeypatch, caplog) -> None:
     monkeypatch.setattr(inference, "fast_dtype", lambda device: dtype)
     model = classifier(build())
-    copy = inference_copy(model, images(), numerics="fast")
+    with caplog.at_level(logging.WARNING, "salrun.models.inference"):
+        copy = inference_copy(model, images(), numerics="fast")
     assert not copy.reduced and copy.steps == ("channels_last",)
     (message,) = caplog.messages
     assert message.startswith(f"net: not {dtype}".replace("torch.", "")) and reason in message

@@ -31,7 +31,7 @@ class Part:
 WRONG = [
     ({"count": 0}, "must be at least 1, got 0"),
     ({"share": 0.0}, "must be above 0 and at most 1, got 0.0"),
-    ({"share": float("nan")}, "must be above 0 and at most 1, got nan"),
+    ({"share": float("nan")}, "must be a finite number, got nan"),
     ({"level": -2}, "must be between -1 and 1, got -2"),
     ({"sides": [3, 4]}, "must be odd each, got 4"),
     ({"space": "middle"}, "must be one of norm, raw, got 'middle'"),

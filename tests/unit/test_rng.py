@@ -89,6 +89,14 @@ NAMES_OF_DRAWS = {
     *("order", "pairs/other", "pairs/own", "pairs/side", "pgd", "place/", "places", "random", "random_order/"),
     *("random_rgb", "reserved", "rise/grid", "rise/shift_", "sensitivity", "sensitivity/direction"),
     *("sensitivity/length", "shift", "smoothgrad", "ties", "validation"),
+    *(
+        "expected_gradients/place",
+        "expected_gradients/reference",
+        "infidelity",
+        "kernel_shap/order",
+        "kernel_shap/size",
+    ),
+    *("random_logit", "road", "sensitivity_n/", "smooth_mprt"),
 }
 
 

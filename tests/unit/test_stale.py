@@ -131,7 +131,9 @@ def make():
 
 
 def data_key(dataset: Any, config: Any = None) -> str:
-    cell = SimpleNamespace(dataset=dataset, seed=0, tile=2, precision="float32", device=torch.device("cpu"))
+    cell = SimpleNamespace(
+        dataset=dataset, target=None, seed=0, tile=2, precision="float32", device=torch.device("cpu")
+    )
     cell.config = {"dataset": config}
     return Stages(cell, {"model": classifier()}).tile_key(Tile(0, ("a", "b")))  # type: ignore[arg-type]
 

@@ -118,7 +118,7 @@ def test_other_weights_are_said_with_both_accuracies(papers: Path, capsys: pytes
 
 
 def test_a_model_that_fails_its_gate_is_set_aside(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = [*train_models.catalogue()[NAME], "model.gate.accuracy=1.1", "model.recipes.fast.restarts=1"]
+    overrides = [*train_models.catalogue()[NAME], "model.gate.accuracy=1", "model.recipes.fast.restarts=1"]
     monkeypatch.setattr(train_models, "catalogue", lambda: {NAME: overrides})
     assert run(NAME) == 1
     assert not papers.exists() and not papers.with_suffix(".json").exists()
