@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -304,7 +303,7 @@ def test_a_users_method_metric_and_reasoning_from_another_folder(tmp_path: Path,
     assert wrong.returncode == 2 and "did you mean width" in wrong.stderr
 
 
-def test_a_fault_of_a_plug_in_is_one_line_with_a_log(verified: Path, warm: Path) -> None:
+def test_a_fault_of_a_plug_in_is_one_line_that_names_it(verified: Path, warm: Path) -> None:
     (verified / "broken_part.py").write_text(
         USERS["my_part.py"].replace("return torch.exp", "raise ValueError('boom')  #")
     )
@@ -312,8 +311,6 @@ def test_a_fault_of_a_plug_in_is_one_line_with_a_log(verified: Path, warm: Path)
     assert done.returncode == 2
     line = done.stderr.strip().splitlines()[-1]
     assert "broken_part.py" in line and "ValueError: boom" in line and "Traceback" not in done.stderr
-    log = Path(re.search(r"\S+run\.log", line)[0])
-    assert "boom" in (log if log.is_absolute() else verified / log).read_text()
     status = run(warm, verified, "status")
     assert status.stdout.startswith("failed") and "boom" in status.stdout
 
