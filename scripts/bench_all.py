@@ -80,7 +80,7 @@ def write(out: Path, facts: dict[str, str], readme: Path | None, device: str) ->
     speed_figure(metrics, "metric", out / "metrics.svg")
     floored = [row for row in methods if row["floor"]]
     said = sentences(floored, metrics)
-    text = ["# Bench", "", "By `make bench`, in one run:", ""]
+    text = ["# Bench", "", "By `make bench`; rows that a run does not measure again stay as they were:", ""]
     text += [*(f"- {key}: {value}" for key, value in facts.items()), ""]
     text += [*said, *bench_growth.verdicts(growth), "", "## Before quoting, look at", ""]
     text += [*look_for(methods + metrics, device), "", "## Tables", ""]
