@@ -192,6 +192,7 @@ class Method:
     on_host: ClassVar[str] = ""  # what is done on the CPU whatever the device, where something is
     forward_only: ClassVar[bool] = False  # it reads probabilities of many variants: `numerics=fast` serves it
     averages_passes: ClassVar[bool] = False  # it averages many gradients: `numerics=fast_gradients` may serve it
+    subtracts_scores: ClassVar[bool] = False  # its map is made of differences: half precision shows more in it
     sees_class: ClassVar[bool] = True  # another class has another map
     foldable = False  # a batch norm folded into the layer before it leaves the map as it is: a faster copy serves it
 

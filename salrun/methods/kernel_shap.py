@@ -49,6 +49,7 @@ class KernelSHAP(Method):
     source: ClassVar[str] = "Lundberg, Lee 2017, arXiv:1705.07874"
     on_host: ClassVar[str] = "superpixels (scikit-image), where players are superpixels"
     forward_only: ClassVar[bool] = True
+    subtracts_scores: ClassVar[bool] = True
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         n = min(self.cells, shape[1]) * min(self.cells, shape[2]) if self.players == "grid" else self.n_segments

@@ -43,6 +43,7 @@ class Occlusion(Method):
     paper_name: ClassVar[str] = "Occlusion"
     source: ClassVar[str] = "Zeiler, Fergus 2014, arXiv:1311.2901"
     forward_only: ClassVar[bool] = True
+    subtracts_scores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
