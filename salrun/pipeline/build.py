@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from salrun.config.parts import (
 )
 from salrun.config.settings import parse_shard
 from salrun.errors import SalrunError, unknown
+from salrun.models.recipe import OfTask
 from salrun.models.target import Target
 from salrun.store.entries import Store
 from salrun.types import Dataset, Metric, Recipe
@@ -70,6 +72,7 @@ def build(config: dict[str, Any]) -> Cell:
         common = view_part(config["view"], "view")
         metrics = [replace(part, view=common) if part.view == "method" else part for part in metrics]
     others = {name: recipe_part(spec, where=f"others.{name}") for name, spec in (config.get("others") or {}).items()}
+    share_data(others.values())
     cell = Cell(
         name=config["name"],
         paper=config["paper"],
@@ -94,6 +97,14 @@ def build(config: dict[str, Any]) -> Cell:
     )
     _check_capabilities(cell)
     return cell
+
+
+def share_data(recipes: Iterable[Recipe]) -> None:
+    """Models of one further task read one data set: each of many copies would hold and hash its own."""
+    distinct: list[Dataset] = []
+    for recipe in (recipe for recipe in recipes if isinstance(recipe, OfTask)):
+        recipe.dataset = next((data for data in distinct if data == recipe.dataset), recipe.dataset)
+        distinct.append(recipe.dataset)
 
 
 def _check_capabilities(cell: Cell) -> None:

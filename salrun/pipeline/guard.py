@@ -22,6 +22,7 @@ class Lent:
     what: str
     tensors: Callable[[], Sequence[Tensor]]
     others: Callable[[], object] = lambda: None
+    role: str = ""  # the model that it belongs to; none: all models' parts are lent it
     seen: list[Tensor] = field(init=False)  # kept alive: none can be replaced by another of the same id
     state: object = field(init=False)
     sums: list[Tensor] | None = None  # once a user's part is about to get it
@@ -49,40 +50,41 @@ class Lent:
 class Guard:
     """Watches what is lent by the version counters of tensors, which every change in place advances.
 
-    A user's part may go around them (`x.data`, `x.numpy()`): after its calls checksums of the numbers are compared too.
+    A user's part may go around them (`x.data`, `x.numpy()`) and reach anything: after its calls checksums of the
+    numbers are compared too, and what belongs to every model; after our own, what belongs to the model at work.
     """
 
     def __init__(self) -> None:
         self._kept: list[Lent] = []
         self._of_tile: list[Lent] = []
-        self._at_work: list[tuple[str, bool]] = []  # who, and whether it is a user's; the innermost last
+        self._at_work: list[tuple[str, bool, str]] = []  # who, a user's or not, with which model; the innermost last
 
-    def lend(self, what: str, tensors: Callable[[], Sequence[Tensor]]) -> None:
+    def lend(self, what: str, role: str, tensors: Callable[[], Sequence[Tensor]]) -> None:
         """Watch tensors of the open tile."""
-        self._of_tile.append(Lent(what, tensors))
+        self._of_tile.append(Lent(what, tensors, role=role))
 
     def keep(self, what: str, *tensors: Tensor) -> None:
         """Watch tensors as long as the run."""
         self._kept.append(Lent(what, lambda: tensors))
 
-    def keep_model(self, model: nn.Module) -> None:
+    def keep_model(self, role: str, model: nn.Module) -> None:
         """Watch weights, buffers, modes and hooks of a model."""
-        self._kept.append(Lent("the model", lambda: _weights(model), lambda: _anatomy(model)))
+        self._kept.append(Lent("the model", lambda: _weights(model), lambda: _anatomy(model), role))
 
     def close(self) -> None:
         """Forget the tile."""
         self._of_tile.clear()
 
     @contextmanager
-    def call(self, who: str, users: bool, *given: Tensor) -> Iterator[None]:
-        """Around a call of a part; `given`: what it alone is lent. Raises SalrunError if it spoils
-        anything, or if it is a user's and raises."""
+    def call(self, who: str, users: bool, role: str, *given: Tensor) -> Iterator[None]:
+        """Around a call of a part with the model `role`; `given`: what it alone is lent. Raises SalrunError if it
+        spoils anything, or if it is a user's and raises."""
         self.check()
         own = Lent("what it was given", lambda: given), Lent("torch's settings", tuple, _numerics)
         if users:
             for lent in (*self._kept, *self._of_tile, *own):
                 lent.add_up()
-        self._at_work.append((who, users))
+        self._at_work.append((who, users, role))
         try:
             with named(who) if users else nullcontext():
                 yield
@@ -94,9 +96,9 @@ class Guard:
         """Raise if what is lent was spoilt by the part at work, if any is."""
         if not self._at_work:
             return
-        who, users = self._at_work[-1]
+        who, users, role = self._at_work[-1]
         for lent in (*self._kept, *self._of_tile, *more):
-            if lent.spoilt(users):
+            if (users or lent.role in ("", role)) and lent.spoilt(users):
                 raise SalrunError(
                     f"{who} changes {lent.what}, which others read after it: let it work on a copy (x.clone(), "
                     f"copy.deepcopy(model)); nothing of this was stored"

@@ -105,8 +105,8 @@ class Stages:
         self.keep_maps = keep_maps
         self.reader = Reader(cell.dataset, cell.device)
         self.guard = Guard()
-        for model in self.models.values():
-            self.guard.keep_model(model)
+        for role, model in self.models.items():
+            self.guard.keep_model(role, model)
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
@@ -151,7 +151,7 @@ class Stages:
             if copy.network.compiled is not None:
                 Experience(self.cell.store).learn(work, copy)
             self._inference[role] = copy
-            self.guard.keep_model(copy)
+            self.guard.keep_model(role, copy)
         return self._inference[role]
 
     def _forward_work(self, role: str) -> Work:
@@ -161,7 +161,7 @@ class Stages:
         each += sum(m.metric.shared_passes(model, cell.dataset.shape) for m in cell.metrics)
         forward_only = [p.method for p in cell.methods if p.method.forward_only]
         each += sum(method.passes(model, cell.dataset.shape) for method in forward_only)
-        passes = each * len(cell.dataset.explained()) / cell.shard[1]
+        passes = each * self._n_explained / cell.shard[1]
         return Work(model, self._first_images, passes, self.forward_batch, cell.numerics)
 
     def _compile(self, role: str) -> Literal["on", "off"]:
@@ -180,10 +180,10 @@ class Stages:
             methods = [part.method for part in self.cell.methods]
             planned = sum(method.passes(model, data.shape) for method in methods if method.foldable)
             keep = {model.layers.get(layer, layer) for layer in (str(getattr(m, "layer", "")) for m in methods)}
-            enough = planned * len(data.explained()) >= FEW
+            enough = planned * self._n_explained >= FEW
             self._folded[role] = folded_copy(model, self._first_images[:2], keep) if enough else model
             if self._folded[role] is not model:
-                self.guard.keep_model(self._folded[role])
+                self.guard.keep_model(role, self._folded[role])
         return self._folded[role]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:
@@ -191,7 +191,7 @@ class Stages:
         if role not in self._averaging:
             images = self._first_images
             self._averaging[role] = inference_copy(self.models[role], images, "off", numerics="fast", gradients=True)
-            self.guard.keep_model(self._averaging[role])
+            self.guard.keep_model(role, self._averaging[role])
         return self._averaging[role]
 
     def copies(self) -> dict[str, InferenceCopy]:
@@ -206,6 +206,10 @@ class Stages:
         if method.averages_passes and numerics == "fast_gradients" and self.averaging(role).reduced:
             return self.averaging(role)
         return self.folded(role) if method.foldable or method.forward_only else self.models[role]
+
+    @cached_property
+    def _n_explained(self) -> int:
+        return len(self.cell.dataset.explained())
 
     @cached_property
     def _first_images(self) -> Tensor:
@@ -299,7 +303,7 @@ class Stages:
         batch = opened or self.reader.batch(tile.ids)
         if batch.x.dtype != getattr(torch, self.cell.precision):
             batch = replace(batch, x=self._floats(batch.x))
-        with torch.no_grad(), self.guard.call(f"model '{self.models[role].name}'", False):
+        with torch.no_grad(), self.guard.call(f"model '{self.models[role].name}'", False, role):
             logits = self._in_memory(
                 lambda chunk: gather_chunked(lambda part: self.classifiers[role](batch.x[part]), len(batch), chunk),
                 *("predictions", role, tile, self.cell.chunk, len(batch)),
@@ -311,7 +315,7 @@ class Stages:
         for part in self.cell.methods:
             result.target[part.name] = classes[part.target] if result.of_class else torch.zeros_like(prediction)
         self._results[role] = result
-        self.guard.lend("its images, labels or masks", lambda: _tensors(result))
+        self.guard.lend("its images, labels or masks", role, lambda: _tensors(result))
         return result
 
     def close(self) -> None:
@@ -355,7 +359,7 @@ class Stages:
                 if self.keep_maps:
                     self.cell.store.write("maps", key, {"map": self._maps[slot]}, {"method": part.name})
             raw = self._maps[slot]
-            self.guard.lend(f"the map of method '{part.name}'", lambda: (raw,))
+            self.guard.lend(f"the map of method '{part.name}'", result.role, lambda: (raw,))
         return self._maps[slot]
 
     def packed(self, result: Result, part: MethodPart) -> dict[str, Tensor]:
@@ -394,7 +398,7 @@ class Stages:
             images = x.detach() if users else x  # a gradient asked for there stays there
             return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
 
-        with self.guard.call(f"method '{part.name}'", users, x, explained):
+        with self.guard.call(f"method '{part.name}'", users, result.role, x, explained):
             raw = self._in_memory(
                 work, f"methods.{part.name}", result.role, result.tile, fitted.chunk, max(len(x), FREE_CHUNK)
             )
@@ -440,7 +444,7 @@ class Stages:
         users = of_user(metric.metric)
         if users:
             asked, plane = replace(asked, x=asked.x.detach()), plane.detach()
-        with self.guard.call(f"metric '{metric.name}'", users, plane, asked.target):
+        with self.guard.call(f"metric '{metric.name}'", users, result.role, plane, asked.target):
             scores = self._in_memory(
                 lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
                 *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),

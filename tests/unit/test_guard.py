@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,12 @@ def settled(words: dict[str, str]) -> list[tuple[str, str, type]]:
 @pytest.mark.parametrize(("name", "told", "kind"), settled(spoilers.METHODS))
 def test_a_method_that_spoils_is_named(name: str, told: str, kind: type) -> None:
     guard, model, x, target = Guard(), classifier(), images(), targets()
-    guard.keep_model(model)
-    guard.lend("its images", lambda: (x, target))
+    guard.keep_model("model", model)
+    guard.lend("its images", "model", lambda: (x, target))
     dtype = torch.get_default_dtype()
     try:
         with pytest.raises(SalrunError, match=f"^method '{name}' changes (its )?{told}"):  # noqa: SIM117
-            with guard.call(f"method '{name}'", True, x.detach()):
+            with guard.call(f"method '{name}'", True, "model", x.detach()):
                 kind()(model, x.detach(), target, None, None)
     finally:
         torch.set_default_dtype(dtype)
@@ -36,27 +37,39 @@ def test_a_method_that_spoils_is_named(name: str, told: str, kind: type) -> None
 
 def test_the_outer_culprit_is_named_by_an_inner_call() -> None:
     guard, x = Guard(), images()
-    guard.lend("its images", lambda: (x,))
+    guard.lend("its images", "model", lambda: (x,))
 
     def inner() -> None:
-        with guard.call("metric 'outer'", False):
+        with guard.call("metric 'outer'", False, "model"):
             x.zero_()
-            with guard.call("method 'inner'", False):
+            with guard.call("method 'inner'", False, "model"):
                 pass
 
     with pytest.raises(SalrunError, match="^metric 'outer' changes its images"):
         inner()
 
 
+@pytest.mark.parametrize("role", ["model", "other"])
+def test_a_users_part_is_held_to_every_model_ours_to_the_one_at_work(role: str) -> None:
+    guard, x = Guard(), images()
+    guard.lend("its images", role, lambda: (x,))
+    with pytest.raises(SalrunError), guard.call("method 'users'", True, "model"):
+        x.zero_()
+    guard.close()
+    guard.lend("its images", role, lambda: (x,))
+    with pytest.raises(SalrunError) if role == "model" else nullcontext(), guard.call("method 'ours'", False, "model"):
+        x.zero_()
+
+
 def test_what_stays_as_it_was_passes_and_a_closed_tile_is_forgotten() -> None:
     guard, x, model = Guard(), images(), classifier()
-    guard.keep_model(model)
-    guard.lend("its images", lambda: (x,))
-    with guard.call("method 'gradient_left_there'", True, x):
+    guard.keep_model("model", model)
+    guard.lend("its images", "model", lambda: (x,))
+    with guard.call("method 'gradient_left_there'", True, "model", x):
         spoilers.GradientLeftThere()(model, x.detach(), targets(), None, None)
     assert not x.requires_grad and x.grad is None
     guard.close()
-    with guard.call("method 'a'", True):
+    with guard.call("method 'a'", True, "model"):
         x.zero_()
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from salrun.datasets.mnist_tasks import MnistHalves
 from salrun.errors import SalrunError
 from salrun.models.architectures import MnistCNN
 from salrun.models.randomised import Randomised
 from salrun.models.recipe import OfTask, Recipe
+from salrun.pipeline.build import share_data
 from salrun.store.entries import Store
 
 
@@ -101,3 +103,11 @@ def test_a_model_of_another_task_has_its_own_data(tmp_path: Path) -> None:
     own = TinyData(10)
     OfTask(Spy(), own).obtain(TinyData(3), 4, Store(tmp_path), torch.device("cpu"))
     assert seen == [(own, 4)]
+
+
+def test_models_of_equal_tasks_share_their_data() -> None:
+    halves, again, other = (MnistHalves("data", half=half) for half in ("bottom", "bottom", "top"))
+    tasks = [OfTask(recipe(), data) for data in (halves, again, other)]
+    share_data([recipe(), *tasks])
+    assert [task.dataset is halves for task in tasks] == [True, True, False]
+    assert tasks[2].dataset is other
