@@ -18,6 +18,7 @@ from salrun.results.tables import (
     CURVES,
     SCORE,
     SUMMARY_KEYS,
+    coded,
     directions_of,
     write_csv,
     write_parquet,
@@ -198,7 +199,7 @@ def write_joined(runs: Sequence[Run], folder: Path, metrics: Sequence[Mapping[st
 
 
 def _scores(runs: Sequence[Run]) -> pd.DataFrame:
-    scores = pd.concat([run.scores.assign(run=str(run.path)) for run in runs], ignore_index=True)
+    scores = coded(pd.concat([run.scores.assign(run=str(run.path)) for run in runs], ignore_index=True))
     twice = scores[scores.duplicated(ONCE, keep=False)]
     if len(twice):
         _refuse_disagreement(twice.merge(twice.drop_duplicates(ONCE, keep="last"), on=ONCE, suffixes=("", "_newer")))

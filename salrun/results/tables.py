@@ -37,6 +37,7 @@ MODEL = [*KEY, "source", "verified", "in_doubt", "what", "group", "value"]
 NUMERICS = ["cell", "role", "method", "metric", "mode", "score", "images"]
 NUMERICS += ["exact", "fast", "shift", "unseen", "rank", "correlation"]
 DRAWS = 2000
+COLUMNS = 2048  # summarised at a time
 # Text that a spreadsheet would run: = + - @ first, and no number.
 FORMULA = re.compile(r"(?![+-]?[\d.]+(?:e[+-]?\d+)?$|[+-](?:inf|nan)$)[=+\-@\t\r].+", re.DOTALL | re.IGNORECASE)
 ROW_GROUP = 1 << 16
@@ -67,7 +68,7 @@ def write_tables(
 ) -> None:
     """Every table of a run, sorted; equal content gives equal bytes."""
     order = [*CELL, "cell", *SCORE, "group", "image_id"]
-    scores = scores.sort_values(order, kind="stable", ignore_index=True)
+    scores = coded(scores).sort_values(order, kind="stable", ignore_index=True)
     write_parquet(folder / "scores.parquet", scores[SCORES], SCORES_SCHEMA)
     if len(curves):
         curves = curves.sort_values(order, kind="stable", ignore_index=True)
@@ -82,6 +83,12 @@ def write_tables(
     write_csv(folder / "model.csv", models.reindex(columns=MODEL))
 
 
+def coded(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with each text as a category, in the order of the alphabet: millions of rows sort and group by codes."""
+    text = [name for name, kind in table.dtypes.items() if pd.api.types.is_string_dtype(kind) and kind != "category"]
+    return table.assign(**{str(name): table[name].astype("category") for name in text})
+
+
 def write_numerics(folder: Path, cells: pd.DataFrame, effects: Sequence[Mapping[str, Any]]) -> None:
     """numerics.csv: what half precision does to each score and map of the probe; none for an exact run."""
     if effects:
@@ -93,9 +100,18 @@ def write_numerics(folder: Path, cells: pd.DataFrame, effects: Sequence[Mapping[
 def write_parquet(path: Path, frame: pd.DataFrame, schema: pa.Schema | None = None) -> None:
     """Write a table whole or not at all; the same rows give the same bytes."""
     buffer = io.BytesIO()
-    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+    table = pa.Table.from_pandas(frame, schema=schema and _as_coded(schema, frame), preserve_index=False)
+    table = table if schema is None else table.cast(schema)
     pq.write_table(table.replace_schema_metadata(None), buffer, row_group_size=ROW_GROUP, compression="zstd")
     write_atomic(path, buffer.getvalue())
+
+
+def _as_coded(schema: pa.Schema, frame: pd.DataFrame) -> pa.Schema:
+    """The schema with the categories that the frame has: Arrow turns them into text sooner than pandas."""
+    for place, name in enumerate(schema.names):
+        if frame[name].dtype == "category":
+            schema = schema.set(place, pa.field(name, pa.dictionary(pa.int32(), schema.field(name).type)))
+    return schema
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
@@ -132,21 +148,37 @@ def summarise(scores: pd.DataFrame, directions: Directions) -> pd.DataFrame:
 
 
 def _summary(scores: pd.DataFrame) -> pd.DataFrame:
-    """Columns that share their images share their resamples, in one matrix product."""
-    rows = []
-    for keys, part in scores.groupby([*KEY, "group"], sort=True):
-        wide = part.pivot(index="image_id", columns=SCORE, values="value")
-        flagged = part.assign(bad=part["flag"] != "ok").groupby(SCORE)["bad"].sum()
-        interval = mean_interval(wide.to_numpy(), np.random.default_rng(0), draws=DRAWS)
-        with np.errstate(invalid="ignore"):
-            std = wide.std(ddof=1).to_numpy()
-        frame = pd.DataFrame(list(wide.columns), columns=SCORE)
-        frame[[*KEY, "group"]] = keys
-        frame["n"] = interval.n
-        frame["n_flagged"] = flagged.reindex(wide.columns).to_numpy()
-        frame["mean"], frame["std"], frame["ci_low"], frame["ci_high"] = interval.mean, std, interval.low, interval.high
-        rows.append(frame)
-    return pd.concat(rows) if rows else pd.DataFrame(columns=SUMMARY)
+    """Columns (a score of a method in a group) of as many images share their resamples, in one matrix product."""
+    keys = [*KEY, "group"]
+    block, column = (_number(scores, by) for by in (keys, [*keys, *SCORE]))
+    first = np.unique(column, return_index=True)[1]
+    image = _number(scores, ["image_id"])
+    pairs, pair = np.unique(block * (len(scores) + 1) + image, return_inverse=True)
+    starts = np.searchsorted(pairs // (len(scores) + 1), np.arange(block.max(initial=-1) + 1))
+    row, sizes = pair - starts[block], np.diff(starts, append=len(pairs))[block]
+    value, flagged = scores["value"].to_numpy(dtype=np.float64), (scores["flag"] != "ok").to_numpy()
+    frame = scores[SUMMARY_KEYS].iloc[first].astype({name: str for name in SUMMARY_KEYS if name != "seed"})
+    frame["n_flagged"] = np.bincount(column, weights=flagged, minlength=len(first)).astype(np.int64)
+    measured = np.full((len(first), 5), np.nan)
+    for n in np.unique(sizes):
+        asked = np.unique(column[sizes == n])
+        for some in np.array_split(asked, -(-len(asked) // COLUMNS)):
+            place = np.full(len(first), -1)
+            place[some] = np.arange(len(some))
+            rows = np.flatnonzero(place[column] >= 0)
+            wide = np.full((n, len(some)), np.nan)
+            wide[row[rows], place[column[rows]]] = value[rows]
+            interval = mean_interval(wide, np.random.default_rng(0), draws=DRAWS)
+            with np.errstate(invalid="ignore"):
+                std = pd.DataFrame(wide).std(ddof=1).to_numpy()
+            measured[some] = np.stack([interval.n, interval.mean, std, interval.low, interval.high], 1)
+    frame[["n", "mean", "std", "ci_low", "ci_high"]] = measured
+    return frame.astype({"n": np.int64})
+
+
+def _number(table: pd.DataFrame, by: list[str]) -> np.ndarray:
+    """The number of each row's group, groups in sorted order."""
+    return table.groupby(by, sort=True, observed=True, dropna=False).ngroup().to_numpy(dtype=np.int64)
 
 
 def directions_of(metrics: Sequence[Mapping[str, Any]], scores: pd.DataFrame) -> dict[tuple[str, str, str], str]:

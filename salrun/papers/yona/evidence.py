@@ -24,6 +24,7 @@ from salrun.papers.evidence import means, of_paper, pick, tidy
 from salrun.papers.verdicts import WRITTEN_ON
 from salrun.results.maps import OWN, KeptMaps
 from salrun.results.run import Run
+from salrun.results.tables import coded
 from salrun.stats.bootstrap import DRAWS
 from salrun.stats.conjunction import ENOUGH
 
@@ -61,9 +62,10 @@ class YonaEvidence:
     def means(self, seed: int, draws: int = DRAWS) -> pd.DataFrame:
         """Every mean with its interval over images, and the lowest and highest of the untrained copies' means."""
         rows = self.values[self.values["seed"] == seed]
-        by_copy = rows.groupby([*LEVELS, "copy"])["value"].mean().groupby(LEVELS).agg(["count", "min", "max"])
+        by_copy = rows.groupby([*LEVELS, "copy"], observed=True)["value"].mean().groupby(LEVELS, observed=True).agg(["count", "min", "max"])
         by_copy.columns = pd.Index(["copies", "lowest_copy", "highest_copy"])
-        images = rows.dropna(subset="value").groupby(LEVELS)["image_id"].nunique().rename("images")
+        images = rows.dropna(subset="value").groupby(LEVELS, observed=True)["image_id"].nunique().rename("images")
+        by_copy.index, images.index = as_text(by_copy.index), as_text(images.index)
         table = tidy(self.draws[seed]["mean"].head(1 + draws)).merge(by_copy, on=LEVELS)
         return table.merge(images, on=LEVELS, how="left").fillna({"images": 0})
 
@@ -76,7 +78,7 @@ class YonaEvidence:
 def read(run: Run, draws: int = DRAWS) -> YonaEvidence:
     """The evidence of a run, or of runs of several experiments that were collected."""
     models = named_models(of_paper(run, "yona"))
-    values = with_smaller_half(unseen(quantities(run.scores, run.metrics, models), models))
+    values = coded(with_smaller_half(unseen(quantities(run.scores, run.metrics, models), models)))
     few = min(draws, DRAWS_OF_MANY) if values["seed"].nunique() >= ENOUGH else draws
     by_seed = {int(str(seed)): evidence_of(rows, models, few) for seed, rows in values.groupby("seed", sort=True)}
     maps: dict[str, KeptMaps] = {}
@@ -90,9 +92,10 @@ def evidence_of(rows: pd.DataFrame, models: pd.DataFrame, draws: int) -> Evidenc
     """The table `mean` of one seed, and what its experiments rest on."""
     models = models[models["seed"] == rows["seed"].iloc[0]]
     tables, bases = [], {}
-    for experiment, part in rows.groupby("experiment", sort=True):
-        wide = part.groupby(["image_id", *LEVELS])["value"].mean().unstack(LEVELS).sort_index(axis=1)
-        tables.append(means(wide, draws))
+    for experiment, part in rows.groupby("experiment", sort=True, observed=True):
+        wide = part.groupby(["image_id", *LEVELS], observed=True)["value"].mean().unstack(LEVELS)
+        wide.columns = as_text(wide.columns)
+        tables.append(means(wide.sort_index(axis=1), draws))
         kind = models.loc[models["experiment"] == experiment, "dataset.kind"].iloc[0]
         other = experiment == PAIRS and kind != "tinyimagenet_pairs"
         bases[experiment] = Basis(len(wide), reading=f"pairs of {kind.removesuffix('_pairs')}" if other else "")
@@ -101,6 +104,11 @@ def evidence_of(rows: pd.DataFrame, models: pd.DataFrame, draws: int) -> Evidenc
     images = own[0] if len(own) == 1 else tuple(own) or None
     fresh = explained.get(PAIRS, WRITTEN_ON) != WRITTEN_ON
     return Evidence({"mean": pd.concat(tables, axis=1)}, bases, images=images, fresh=fresh)
+
+
+def as_text(levels: pd.Index) -> pd.MultiIndex:
+    """The levels as words again, not as categories."""
+    return pd.MultiIndex.from_frame(levels.to_frame(index=False).astype(str))
 
 
 def explained_seeds(models: pd.DataFrame) -> dict[str, int]:
@@ -179,7 +187,7 @@ def named(fact: Mapping[str, Any], trained: str) -> dict[str, Any]:
 
 def quantities(scores: pd.DataFrame, metrics: Sequence[Mapping[str, Any]], models: pd.DataFrame) -> pd.DataFrame:
     """One row per image and quantity: seed, LEVELS, copy (of untrained models), image_id, value."""
-    rows = scores[scores["metric"].isin(METRICS) & scores["cell"].isin(models.index)]
+    rows = coded(scores[scores["metric"].isin(METRICS) & scores["cell"].isin(models.index)])
     if rows.empty:
         raise SalrunError(f"these scores hold none of {', '.join(TRAINED)} with map_similarity or mass_share")
     kinds = rows[NAMED].drop_duplicates(ignore_index=True)
