@@ -65,6 +65,8 @@ def catalogue() -> dict[str, list[str]]:
     for setting in SETTINGS:
         smerf(f"smerf-{setting}-pgd", setting, "model.training=pgd")
     jobs["smerf-simple_fr-pgd"] += SHORT_PGD
+    for setting in SETTINGS:
+        smerf(f"smerf-{setting}-vit", setting, "model=smerf_vit")
     jobs["tomsett_cnn"] = ["dataset=cifar10", "model=tomsett_cnn"]
     jobs["mnist_cnn-digits"] = ["dataset=mnist", "model=mnist_cnn"]
     jobs["mnist_cnn-halves"] = ["dataset=mnist_halves", "model=mnist_cnn", "model.arch.classes=2", *SHORT_MNIST]
