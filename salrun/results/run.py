@@ -25,7 +25,11 @@ from salrun.results.maps import KeptMaps
 from salrun.results.record import misshapen
 from salrun.results.tables import CELLS, CURVES, IMAGES, MODEL, NUMERICS, SCHEMA, SCORES, SUMMARY, unquoted
 
-MODEL_BLIND = ("salrun.methods.baselines.", "salrun.methods.cam.FakeCAM")  # beginnings of classes
+MODEL_BLIND = (
+    "salrun.methods.baselines.",
+    "salrun.methods.cam.FakeCAM",
+    "salrun.methods.ladder.",
+)  # beginnings of classes
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
 
 

@@ -27,9 +27,14 @@ LIBRARIES = ("torch", "torchvision")  # known by their versions, which run.json 
 
 
 def source_of(part: object) -> str:
-    """Hash of the module that defines a part, and of what it imports: changed code, changed key."""
+    """Hash of the module that defines a part, and of what it imports: changed code, changed key.
+
+    A part that is made of another (its `base`) depends on that one's too.
+    """
     cls = part if isinstance(part, type) else type(part)
-    return source_of_module(cls.__module__)
+    base = None if isinstance(part, type) else getattr(part, "base", None)
+    own = source_of_module(cls.__module__)
+    return own if base is None else _hash((own, source_of(base)))
 
 
 def source_of_module(module: str) -> str:
