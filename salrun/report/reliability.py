@@ -3,86 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from salrun.errors import SalrunError
-from salrun.results.run import Run
+from salrun.results.scored import Scored, Series, read_runs
 from salrun.results.tables import write_csv
 from salrun.stats.bootstrap import DRAWS, percentile_interval
 from salrun.stats.ranks import Test, compare_methods, rank_stability, rank_table
 from salrun.stats.reliability import (
     CELL,
+    RULE,
     SERIES,
     Direction,
     agreement,
     aligned,
     alpha,
     alpha_draws,
+    alpha_verdict,
     inter_method,
     internal_consistency,
     mean_pairwise,
     rankings,
     same_for_all,
-    wide,
 )
 from salrun.store.files import write_atomic
 
 TRUTH = ("pafl", "piou", "pmafl", "pointing_game")  # metrics that know where the evidence is
 LOW_CONFIDENCE = 0.8
-TENTATIVE, RELIABLE = 0.667, 0.8  # Krippendorff (2004): below the one no conclusion, from the other on a safe one
 LEVEL = 0.999
-RULE = {  # verdict -> where the interval of alpha lies
-    "reliable": f"all at {RELIABLE} or above",
-    "tentative": f"all at {TENTATIVE} or above",
-    "unreliable": f"all below {TENTATIVE}",
-    "undecided": "on both sides",
-}
-
-
-class Series(NamedTuple):
-    """What tells the series of a cell apart; the view is empty where it is the methods' own."""
-
-    metric: str
-    mode: str
-    score: str
-    view: str
-
-    @property
-    def title(self) -> str:
-        return " ".join(filter(None, self))
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of some runs, their images, and which way each named score is better."""
-
-    scores: pd.DataFrame
-    images: pd.DataFrame  # CELL, image_id, group, confidence
-    directions: Mapping[tuple[str, str, str], Direction]  # by metric, mode, score
-    controls: tuple[str, ...] = ()  # methods that are there to be compared with, and have no part in rankings
-
-
-def read_runs(runs: Sequence[Path]) -> Scored:
-    """The scores of several runs as one table."""
-    if not runs:
-        raise SalrunError("reliability needs the folder of at least one run, got none")
-    read = [Run(path) for path in runs]
-    scores = pd.concat([run.scores for run in read], ignore_index=True)
-    images = pd.concat([run.images.merge(run.cells[["cell", *CELL]], on="cell") for run in read], ignore_index=True)
-    ways = pd.concat([run.summary[["metric", "mode", "score", "direction"]] for run in read]).drop_duplicates()
-    directions = {(metric, mode, score): way for metric, mode, score, way in ways.itertuples(index=False, name=None)}
-    keys = [*CELL, "image_id", "method", *SERIES]
-    return Scored(
-        scores.drop_duplicates(keys, keep="last", ignore_index=True),
-        images.drop_duplicates([*CELL, "image_id"], keep="last", ignore_index=True),
-        directions,
-        tuple(dict.fromkeys(name for run in read for name in run.controls)),
-    )
 
 
 def reliability(
@@ -106,11 +57,9 @@ def reliability(
     images = {cell: part.set_index("image_id") for cell, part in scored.images.groupby(CELL, observed=True)}
     rows: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
     cells: dict[tuple[object, ...], dict[Series, tuple[pd.DataFrame, Direction]]] = {}
-    for keys, every in wide(scored.scores, nan_to_zero):
-        matrix = every.drop(columns=[name for name in scored.controls if name in every])
-        series = Series(*(str(keys[name]) for name in SERIES))
-        direction: Direction = scored.directions.get((series.metric, series.mode, series.score), "none")
-        if direction == "none" or matrix.shape[1] < 2 or same_for_all(matrix):
+    for keys, series, every, direction in scored.series(nan_to_zero):
+        matrix = scored.own(every)
+        if matrix.shape[1] < 2 or same_for_all(matrix):
             continue
         cell = tuple(keys[k] for k in CELL)
         cells.setdefault(cell, {})[series] = (matrix, direction)
@@ -218,7 +167,7 @@ def _reliability(
             "alpha": [value],
             "ci_low": [low],
             "ci_high": [high],
-            "verdict": [_verdict(value, low, high)],
+            "verdict": [alpha_verdict(value, low, high)],
             "mean_spearman": [mean_pairwise(inter_method(better))],
             "best": [best],
             "best_ties": [ties],
@@ -227,14 +176,6 @@ def _reliability(
             "pairs_different": [int(pairs - alike)],
         }
     )
-
-
-def _verdict(value: float, low: float, high: float) -> str:
-    if np.isnan(value):
-        return "undefined"
-    if low >= TENTATIVE:
-        return "reliable" if low >= RELIABLE else "tentative"
-    return "unreliable" if high < TENTATIVE else "undecided"
 
 
 def _per_subset(better: pd.DataFrame, subsets: Mapping[str, np.ndarray]) -> pd.DataFrame:

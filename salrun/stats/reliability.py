@@ -23,6 +23,14 @@ Direction = Literal["higher", "lower", "none"]
 CELL = ["experiment", "dataset", "model", "seed"]
 SERIES = ["metric", "mode", "score", "view"]  # what tells the series of a cell apart
 
+TENTATIVE, RELIABLE = 0.667, 0.8  # Krippendorff (2004): below the one no conclusion, from the other on a safe one
+RULE = {  # verdict -> where the interval of alpha lies
+    "reliable": f"all at {RELIABLE} or above",
+    "tentative": f"all at {TENTATIVE} or above",
+    "unreliable": f"all below {TENTATIVE}",
+    "undecided": "on both sides",
+}
+
 
 def aligned(scores: pd.DataFrame, direction: Direction) -> pd.DataFrame:
     """Scores signed so that higher is better."""
@@ -116,6 +124,15 @@ def _indicator(ranks: Floats) -> NDArray[np.float32]:
     """(images, methods * values): 1 where the image gave the method that rank."""
     values = np.unique(ranks[~np.isnan(ranks)])
     return (ranks[:, :, None] == values).reshape(len(ranks), -1).astype(np.float32)
+
+
+def alpha_verdict(value: float, low: float, high: float) -> str:
+    """What RULE says of an alpha and its interval."""
+    if np.isnan(value):
+        return "undefined"
+    if low >= TENTATIVE:
+        return "reliable" if low >= RELIABLE else "tentative"
+    return "unreliable" if high < TENTATIVE else "undecided"
 
 
 def inter_method(scores: pd.DataFrame) -> pd.DataFrame:

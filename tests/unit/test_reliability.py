@@ -12,15 +12,18 @@ from scipy import stats
 
 from salrun.cli import main as cli
 from salrun.errors import SalrunError
-from salrun.report.reliability import RULE, Scored, _verdict, read_runs, reliability, reliability_report
+from salrun.report.reliability import reliability, reliability_report
+from salrun.results.scored import Scored, read_runs
 from salrun.results.tables import directions_of
 from salrun.stats.bootstrap import resamples
 from salrun.stats.ranks import kendall_w
 from salrun.stats.reliability import (
+    RULE,
     agreement,
     alpha,
     alpha_draws,
     alpha_of_counts,
+    alpha_verdict,
     inter_method,
     internal_consistency,
     mean_pairwise,
@@ -393,8 +396,8 @@ def test_controls_have_no_part_in_the_ranking(tmp_path, capsys):
     [((0.8, 0.9), "reliable"), ((0.7, 0.95), "tentative"), ((0.5, 0.9), "undecided"), ((0.5, 0.66), "unreliable")],
 )
 def test_the_verdict_is_the_rule_that_is_printed(interval, verdict, tmp_path):
-    assert _verdict(0.75, *interval) == verdict
-    assert _verdict(NAN, NAN, NAN) == "undefined"
+    assert alpha_verdict(0.75, *interval) == verdict
+    assert alpha_verdict(NAN, NAN, NAN) == "undefined"
     text = reliability_report([save_run(tmp_path, table(rng().normal(size=(12, 3))))], tmp_path / "out", draws=50)
     assert f"{verdict} = {RULE[verdict]}" in text
     assert "99.9% interval over images" in text
