@@ -18,7 +18,12 @@ from salrun.types import OK, Metric, Scene, Score
 from salrun.views import map_flags
 
 TEN = 10  # orders that are drawn and kept at a time
-SUBSTRATES: dict[str, Literal["grey", "random_rgb"]] = {"mean": "grey", "random_rgb": "random_rgb"}
+SUBSTRATES: dict[str, Literal["grey", "random_rgb", "black", "blur"]] = {
+    "mean": "grey",
+    "random_rgb": "random_rgb",
+    "black": "black",
+    "blur": "blur",
+}
 
 
 @dataclass
@@ -26,9 +31,9 @@ class AOPC(Metric):
     """AOPC(L) = 1/(L+1) sum_{k=0..L} [f(x^(0)) - f(x^(k))], x^(k) the image with its first k pixels replaced.
 
     f is the softmax probability of the class explained, fixed over k (`output: max_probability` takes the top class
-    of each step instead). A replaced pixel takes the data's mean colour, or a random one that is the same for all
-    methods and orders. One pass gives every L: score `<perturbation>_L<L>`, and the curve f(x^(k)), k = 0..steps,
-    comes with the largest L.
+    of each step instead). A replaced pixel takes the data's mean colour, a random one that is the same for all methods
+    and orders, black, or its colour in the blurred image. One pass gives every L: score `<perturbation>_L<L>`, and the
+    curve f(x^(k)), k = 0..steps, comes with the largest L.
 
     With `n_random` > 0 the baseline of Tomsett et al. comes along, computed once for all methods: as many random
     pixel orders, each the same for every image. `<perturbation>_L<L>_random` is the image's mean over the orders (the
@@ -43,7 +48,9 @@ class AOPC(Metric):
     What it decides by belongs to the image, so neither tile-mates nor shards matter; the methods of the run do.
     """
 
-    perturbations: list[Literal["mean", "random_rgb"]] = field(default_factory=lambda: ["mean", "random_rgb"])
+    perturbations: list[Literal["mean", "random_rgb", "black", "blur"]] = field(
+        default_factory=lambda: ["mean", "random_rgb"]
+    )
     levels: list[Annotated[int, AtLeast(1)]] = field(default_factory=lambda: [20, 40, 60, 80, 100])
     pixels_per_step: Annotated[int, AtLeast(1)] = 1
     divide_by: Literal["L+1", "L"] = "L+1"

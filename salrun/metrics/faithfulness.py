@@ -25,10 +25,13 @@ class Faithfulness(Metric):
 
     R is the map as given, signed where it is signed. The pixels are drawn once and are the same for every image and
     method, so the model's answers are computed once for all methods. One score per perturbation: the data's mean
-    colour, or a random colour per image and pixel. Without variance in R or in the answers F is undefined.
+    colour, a random colour per image and pixel, black, or the blurred image. Without variance in R or in the answers F
+    is undefined.
     """
 
-    perturbations: list[Literal["mean", "random_rgb"]] = field(default_factory=lambda: ["mean", "random_rgb"])
+    perturbations: list[Literal["mean", "random_rgb", "black", "blur"]] = field(
+        default_factory=lambda: ["mean", "random_rgb"]
+    )
     n_pixels: Annotated[int, AtLeast(2)] = 100
     output: Literal["probability", "max_probability", "logit"] = "probability"
 
