@@ -63,7 +63,7 @@ class Dataset(Protocol):
     """Images by id; what runs, recipes and tables ask of a data set.
 
     `datasets/base.py` gives all of it but `load` and `ids`. What only some data sets can say is in protocols of their
-    own: `ImageFacts`, `Deviating`, `Flipping`.
+    own: `ImageFacts`, `Selecting`, `Deviating`, `Flipping`.
     """
 
     @property
@@ -124,6 +124,27 @@ class ImageFacts(Protocol):
 
     def image_facts(self, ids: Sequence[str]) -> dict[str, list[str]]:
         """Of each image, for tables/images.parquet."""
+
+
+class Model(Protocol):
+    """What a data set may ask of a model."""
+
+    mean: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits of raw images."""
+
+
+@runtime_checkable
+class Selecting(Protocol):
+    """A data set whose explained images are chosen by the model's answers."""
+
+    @property
+    def plain(self) -> Dataset:
+        """The data that models are trained and verified on."""
+
+    def select(self, model: Model, device: torch.device) -> None:
+        """Choose them."""
 
 
 @runtime_checkable

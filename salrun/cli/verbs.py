@@ -265,6 +265,40 @@ def _reliability_settings(words: list[str]) -> dict[str, Any]:
     return values
 
 
+class Court(Verb):
+    """Which metric tells better maps from worse, where better is known? Of runs that have a ladder of spoilt maps
+    (+experiment=court_textbox, court_grid), or of a metric of yours: it is tried on shipped models, in minutes.
+
+    Writes court.csv, agreement.csv, preferences.csv, fooled.csv (each as .parquet too) and figures. docs/court.md
+    """
+
+    about = "which metric is right, where the truth is known?"
+    example = "salrun court RUNS... | my_metric.py [key=value] [-o FOLDER]"
+    words = ("RUN", "runs, or folders of them; or a Python file with metrics, and settings of its runs")
+    needs = "runs, or a file with a metric"
+
+    def parser(self) -> Parser:
+        parser = super().parser()
+        parser.add_argument("-o", "--output", type=Path, help="the folder; default: <run>/court, outputs/court")
+        return parser
+
+    def act(self, given: argparse.Namespace) -> int:
+        from salrun.cli.court import court_and_tell, try_metric
+        from salrun.results.run import runs_below
+
+        settings = [w for w in given.words if "=" in w and not Path(w).exists()]
+        words = [w for w in given.words if w not in settings]
+        several = Path("outputs") / "court"
+        if any(w.endswith(".py") for w in words):
+            if len(words) > 1:
+                raise SalrunError("salrun court takes one file with metrics, or runs")
+            return try_metric(words[0], settings, given.output or several / Path(words[0]).stem)
+        if settings:
+            raise SalrunError(f"salrun court: '{settings[0]}' is for a metric's runs, and these runs are done")
+        runs = runs_below([Path(w) for w in words])
+        return court_and_tell(runs, given.output or (runs[0] / "court" if len(runs) == 1 else several))
+
+
 class Cache(Verb):
     """Say what the store holds; `clear` empties it, or one stage of it."""
 

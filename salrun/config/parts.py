@@ -178,6 +178,8 @@ def dataset_part(part: str | Spec | Dataset, options: Spec | None = None) -> Dat
         _made_already(part, options or {})
         return part
     spec = entry("dataset", part, options).spec
+    if isinstance(spec.get("plain"), str):  # a data set made of another
+        spec["plain"] = dataset_part(spec["plain"], {"root": spec["root"]} if spec.get("root") else {})
     plain = instantiate({k: v for k, v in spec.items() if k not in OF_DATASET}, "dataset")
     if not spec.get("transforms"):
         return plain

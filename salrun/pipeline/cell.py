@@ -32,6 +32,7 @@ from salrun.results.record import RunRecord, code_of
 from salrun.results.run import Run
 from salrun.results.tables import write_numerics
 from salrun.store.files import write_atomic
+from salrun.types import Selecting
 
 log = logging.getLogger(__name__)
 log_of_models = logging.getLogger("salrun.models")  # how a model came to be: with verbose=true, and in run.log
@@ -51,6 +52,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
         settle_numerics(config)
         cell = build(config)
         with record.stage("data"):
+            choose_images(cell)
             work = tiles_of(cell)
         if config["plan"]:
             with record.stage("plan"):
@@ -106,6 +108,13 @@ def settle_numerics(config: dict[str, Any]) -> None:
     threads = config["threads"] or int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
     if threads:
         torch.set_num_threads(threads)
+
+
+def choose_images(cell: Cell) -> None:
+    """Let a data set that chooses its images by the model's answers do so."""
+    if isinstance(cell.dataset, Selecting):
+        model = cell.recipe.obtain(cell.dataset.plain, cell.seed, cell.store, cell.device).classifier
+        cell.dataset.select(model, cell.device)
 
 
 def obtain_models(cell: Cell) -> dict[str, Obtained]:

@@ -119,6 +119,8 @@ def run_facts(cell: Cell, obtained: Mapping[str, Obtained], overrides: Sequence[
                 "direction": m.metric.direction,
                 "turned": sorted(m.metric.turned),
                 "options": m.config,
+                "passes": m.metric.passes(obtained[OWN].classifier, cell.dataset.shape),
+                "explains": bool(m.metric.needs & {"explain", "other_map"}),
             }
             for m in cell.metrics
         ],

@@ -1,0 +1,80 @@
+"""`salrun court`: the metrics of runs with a ladder, judged; or a metric of the user's, before the court."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from salrun.cli.experiment import experiment
+from salrun.config.catalogue import load_file, register_module
+from salrun.config.command import read_command
+from salrun.config.parts import entries
+from salrun.errors import SalrunError
+from salrun.papers.court import draw_court
+from salrun.results.court import RULE, judge, titles, write_court
+from salrun.results.run import Run, runs_below
+from salrun.results.scored import read_runs
+from salrun.store.files import shown
+
+BENCH = {"simple_fr": "smerf_simple", "complex_fr": "smerf_complex"}  # what a new metric is tried on, shipped models
+BESIDE = ("pafl", "piou", "deletion", "insertion")  # truth of methods, and two that everybody knows
+
+
+def court_and_tell(paths: Sequence[Path], folder: Path) -> int:
+    """Print the judgement of these runs; its tables and figures are written to `folder`."""
+    runs = [path for path in paths if Run(path).done]
+    tables = judge(read_runs(runs))
+    if not tables:
+        raise SalrunError("these runs have no ladder, and no order of maps is known: salrun +experiment=court_textbox")
+    write_court(tables, folder)
+    pictures = draw_court(tables, folder)
+    print("\n".join(verdicts(tables)))
+    print(f"tables:  {shown(folder)} (court.csv, agreement.csv, preferences.csv, fooled.csv)")
+    print(f"figures: {', '.join(map(shown, pictures))}")
+    return 0
+
+
+def verdicts(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The court's table, best first, a line per metric at its default setting, the worst setting beside it."""
+    lines = [
+        "Agreement: Spearman of score and known order within an image, mean over images [95% interval]; 0 = chance.",
+        "Worse: how often the worse of two maps scores higher, doses .25 apart; chance .5. Passes: per image and map.",
+    ]
+    for (dataset, ladder), part in tables["court"].groupby(["dataset", "ladder"], sort=False):
+        worst = part[part["worst"]].set_index("metric")["agreement"]
+        names = dict(zip(part.index, titles(part), strict=True))
+        best = part[part["default"]].sort_values("agreement", ascending=False)
+        table = pd.DataFrame(
+            {
+                "metric": [names[at] for at in best.index],
+                "agreement": [f"{r.agreement:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in best.itertuples()],
+                "worst": best["metric"].map(worst).map("{:.2f}".format),
+                "weakest at": best["worst_defect"],
+                "worse": best["worse_0.25"].map("{:.2f}".format),
+                "alpha": best["alpha"].map("{:.2f}".format),
+                "passes": best["passes"].map("{:g}".format),
+                "fooled by": best["fooled_by"],
+                "advice": best["advice"],
+            }
+        )
+        lines += ["", f"{dataset}, ladder of {ladder}: {part['models'].max()} models, {part['images'].max()} images"]
+        lines.append(table.to_string(index=False))
+    return [*lines, "", *(f"{advice}: {why}" for advice, why in RULE.items()), ""]
+
+
+def try_metric(word: str, settings: Sequence[str], folder: Path) -> int:
+    """Put the metrics of a user's file before the court: shipped models, a minute each."""
+    named = [entry.name for entry in entries(word, ("metrics",), where="salrun court")]
+    register_module(load_file(Path(word)))
+    metrics = ",".join([*BESIDE, *named])
+    made = []
+    for reasoning, model in BENCH.items():
+        place = folder / "runs" / reasoning
+        words = ["+experiment=court_textbox", "scale=laptop", f"reasoning={reasoning}", f"model={model}"]
+        words += [f"metrics=[{metrics}]", "report=false", f"hydra.run.dir={place}", *settings]
+        if code := experiment(read_command(words, ())):
+            return code
+        made.append(place)
+    return court_and_tell(runs_below(made), folder)

@@ -1,0 +1,84 @@
+"""The figures of the metric court: correctness against reliability, against consistency, and how often it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from salrun.papers.style import PALETTE, figure, save, styled
+from salrun.results.court import ALL, TOLD, titles
+
+CHANCE = "#888888"
+
+
+def draw_court(tables: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+    """court_reliability, court_preferences and, where it was measured, court_consistency; the pictures."""
+    court = tables["court"]
+    shown = court[court["default"] & (court["advice"] != TOLD)]
+    drawn = {"court_reliability": (against(shown, "alpha", "reliability (Krippendorff's alpha)"), shown)}
+    worse = _whole(tables["preferences"]).merge(shown[["dataset", "ladder", "metric", "mode", "score"]])
+    drawn["court_preferences"] = (preferences(worse), worse)
+    if "mc" in court:
+        drawn["court_consistency"] = (against(shown, "mc", "consistency without truth (MetaQuantus)"), shown)
+    for name, (fig, data) in drawn.items():
+        save(fig, data, folder / name)
+    return [folder / f"{name}.png" for name in drawn]
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """What is said of all defects together."""
+    return table[table["truth"] == ALL]
+
+
+@styled()
+def against(court: pd.DataFrame, other: str, label: str) -> Figure:
+    """Agreement with the known order against another column, a panel per data set and ladder; size is cost."""
+    groups = list(court.groupby(["dataset", "ladder"], sort=False))
+    fig, axes = figure(len(groups), 1, height=4.2)
+    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=True):
+        _points(ax, part, other)
+        ax.set_title(f"{dataset}, ladder of {ladder}: {part['models'].max()} models, {part['images'].max()} images")
+        ax.set_xlabel(label)
+        ax.set_ylabel("agreement with the known order")
+    return fig
+
+
+def _points(ax: Axes, part: pd.DataFrame, other: str) -> None:
+    part = part.dropna(subset=["agreement", other])
+    ax.axhline(0, color=CHANCE, linestyle="--", linewidth=1)
+    size = 15 + 12 * np.log2(1 + part["passes"].fillna(0).to_numpy(dtype=float))
+    colour = part["advice"].map(dict(zip(sorted(part["advice"].unique()), PALETTE, strict=False)))
+    ax.vlines(part[other], part["low"], part["high"], color=list(colour), linewidth=0.8)
+    ax.scatter(part[other], part["agreement"], s=size, c=list(colour), alpha=0.8)
+    for x, y, title in zip(part[other], part["agreement"], titles(part), strict=True):
+        ax.annotate(title, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6)
+
+
+@styled()
+def preferences(worse: pd.DataFrame) -> Figure:
+    """How often the worse of two maps scores higher, by difference of their doses; chance is one half."""
+    groups = list(worse.groupby(["dataset", "ladder"], sort=False))
+    most = max(len(part) for _, part in groups)
+    fig, axes = figure(1, len(groups), height=0.8 + 0.07 * most, sharex=True)
+    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=True):
+        order = part.groupby(["metric", "mode", "score"], sort=False)["mean"].mean().sort_values().index
+        place = {key: y for y, key in enumerate(order)}
+        ax.axvline(0.5, color=CHANCE, linestyle="--", linewidth=1)
+        for k, (difference, at) in enumerate(part.groupby("difference")):
+            y = [
+                place[key] + 0.25 * (k - 1)
+                for key in at[["metric", "mode", "score"]].itertuples(index=False, name=None)
+            ]
+            ax.hlines(y, at["low"], at["high"], color=PALETTE[k], linewidth=1)
+            ax.plot(at["mean"], y, "o", color=PALETTE[k], markersize=3, label=f"doses {difference:g} apart")
+        ax.set_yticks(range(len(order)), [" ".join(filter(None, key)) for key in order], fontsize=6)
+        ax.set_ylim(len(order) - 0.5, -0.5)
+        ax.set_title(f"{dataset}, {ladder}")
+        ax.set_xlabel("share of pairs of which the worse scores higher")
+        ax.legend(loc="lower right")
+    return fig
