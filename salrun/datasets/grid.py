@@ -27,15 +27,15 @@ BATCH = 50
 
 @dataclass
 class Grid:
-    """`cells` x `cells` mosaics of pictures of `plain`, all of different classes, of which one is explained.
+    """`cells` x `cells` mosaics of pictures of `plain`, all of different classes; the predicted one is explained.
 
     Pictures: of up to `asked` test pictures, as many of each class, those that the model gives their own class with
     probability `sure` or more. A mosaic has the shape of a picture, which are shrunk into its cells; with `shrink`
     false the pictures keep their size and the mosaic is larger, for networks that take any size. A mosaic is kept where
-    masking the cell of the explained class with the model's mean colour lowers the class's logit, and lowers it more
-    than masking any other cell does; the others are counted. Mosaics are tried until `n_explained` are kept, or
-    `tries` times as many were tried. A mosaic's id names its pictures and the explained one:
-    `<picture>+<picture>+..@<place, from 1>`.
+    the model predicts the class of one of its pictures, and masking that picture's cell with the model's mean colour
+    lowers the class's logit, and lowers it more than masking any other cell does; the others are counted. Mosaics are
+    tried until `n_explained` are kept, or `tries` times as many were tried. A mosaic's id names its pictures and the
+    explained one: `<picture>+<picture>+..@<place, from 1>`.
     """
 
     plain: Labelled
@@ -74,23 +74,23 @@ class Grid:
     def select(self, model: Model, device: torch.device) -> None:
         """Choose the mosaics by the model's answers; done before anything is explained."""
         self._effects, self._tried = {}, 0
-        for names in _parts(self._candidates(self._sure(model, device)), BATCH):
-            batch = self.batch(names)
-            effects = self._masked(model, batch, device)
-            own = torch.stack([batch.roles[name] == PRIMARY for name in self.mask_names], 1)
-            mine = effects[own]
-            kept = (mine > 0) & (mine > effects.masked_fill(own, -torch.inf).amax(1))
-            for name, row, good in zip(names, effects, kept.tolist(), strict=True):
-                if len(self._effects) < self.n_explained:
-                    self._tried += 1
-                    if good:
-                        self._effects[name] = row
-            if len(self._effects) >= self.n_explained:
-                break
+        for candidates in _parts(self._candidates(self._sure(model, device)), BATCH):
+            names = self._predicted(candidates, model, device)
+            known = [name for name in names if name]
+            falls = iter(self._masked(known, model, device)) if known else iter(())
+            for name in names:
+                if len(self._effects) == self.n_explained:
+                    return
+                self._tried += 1
+                if not name:
+                    continue
+                fall, place = next(falls), self.members(name)[1]
+                if fall[place] > 0 and int(fall.argmax()) == place:
+                    self._effects[name] = fall
         if not self._effects:
             raise SalrunError(
-                f"{self.name}: of {self._tried} mosaics the model saw none in which the explained class hangs on its "
-                "own cell most; it takes a model that knows such pictures, or cells of full size (shrink=false)"
+                f"{self.name}: of {self._tried} mosaics the model saw none in which a class that it predicts hangs on "
+                "its own cell most; it takes a model that knows such pictures, or cells of full size (shrink=false)"
             )
 
     def _sure(self, model: Model, device: torch.device) -> dict[int, list[str]]:
@@ -112,7 +112,7 @@ class Grid:
         return sure
 
     def _candidates(self, sure: dict[int, list[str]]) -> Iterator[str]:
-        """Mosaics in the order they are tried: classes, pictures and the explained place drawn for each."""
+        """Mosaics in the order they are tried, classes and pictures drawn for each; the first place is explained."""
         n = self.cells**2
         labels = sorted(sure)
         for number in range(self.tries * self.n_explained):
@@ -120,10 +120,22 @@ class Grid:
             chosen = [labels[k] for k in draws.permutation(len(labels), "grid/classes")[0, :n].tolist()]
             which = draws.uniform("grid/pictures", n, dtype=torch.float64)[0].tolist()
             members = [sure[c][int(u * len(sure[c]))] for c, u in zip(chosen, which, strict=True)]
-            yield f"{JOIN.join(members)}{AT}{1 + number % n}"
+            yield f"{JOIN.join(members)}{AT}1"
 
-    def _masked(self, model: Model, batch: Batch, device: torch.device) -> Tensor:
+    def _predicted(self, candidates: list[str], model: Model, device: torch.device) -> list[str]:
+        """The mosaics with the picture of the predicted class explained; empty where no picture is of that class."""
+        classes = model(self.batch(candidates).x.to(device)).argmax(1).tolist()
+        names = []
+        for name, predicted in zip(candidates, classes, strict=True):
+            members = self.members(name)[0]
+            labels = self.plain.labels(members).tolist()
+            there = predicted in labels
+            names.append(f"{JOIN.join(members)}{AT}{1 + labels.index(predicted)}" if there else "")
+        return names
+
+    def _masked(self, names: list[str], model: Model, device: torch.device) -> Tensor:
         """(B, cells) fall of the explained class's logit as each cell takes the model's mean colour."""
+        batch = self.batch(names)
         x, y = batch.x.to(device), batch.y.to(device)[:, None]
         whole = model(x).gather(1, y)
         falls = [
@@ -193,8 +205,8 @@ class Grid:
     def deviations(self) -> list[str]:
         left = self._tried - len(self._effects)
         return [
-            f"{left} of {self._tried} mosaics left out: masking another cell lowers the explained class's logit more, "
-            "or masking its own does not"
+            f"{left} of {self._tried} mosaics left out: the predicted class is of none of their pictures, or masking "
+            "another cell lowers its logit more"
         ]
 
     def identity(self) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _matrices(scored: Scored) -> dict[tuple[str, Series], dict[tuple[Any, ...], 
 
 
 def _truth(matrices: Mapping[tuple[str, Series], Cells], dataset: str, metric: str) -> Cells:
-    """The series of a metric that knows the truth: in the words of its paper where there is the choice, else the first."""
+    """The series of a metric that knows the truth: as its paper's text has it where there is the choice."""
     found = {series.mode: cells for (of, series), cells in matrices.items() if (of, series.metric) == (dataset, metric)}
     return found.get("paper") or next(iter(found.values()), {})
 
