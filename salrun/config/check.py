@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from salrun.config.catalogue import names, part_config
 from salrun.config.copies import KEY as COPIES
 from salrun.config.copies import with_copies
-from salrun.config.parts import OF_DATASET, OF_METHOD, OF_METRIC, REASONING, TRANSFORMED
+from salrun.config.parts import OBJECT, OF_DATASET, OF_METHOD, OF_METRIC, REASONING, TRANSFORMED
 from salrun.config.settings import GROUPS, SETTINGS, folder_of, papers, parse_shard
 from salrun.config.signatures import UnknownKey, check_parameters, parameters
 from salrun.errors import SalrunError, unknown
@@ -148,10 +148,10 @@ def _check_reasoning(dataset: dict[str, Any]) -> None:
             _check_names(numbers, labels, "dataset.reasoning.train_per_bucket")
         objects = _mapping(dataset.get("objects"), "dataset.objects")
         for name, spec in objects.items():
+            where = f"dataset.objects.{name}"
+            check_parameters(OBJECT, _mapping(spec, where), where)
             for key in ("apart", "apart_always"):
-                _check_names(
-                    _mapping(spec, f"dataset.objects.{name}").get(key), objects, f"dataset.objects.{name}.{key}"
-                )
+                _check_names(spec.get(key), objects, f"{where}.{key}")
 
 
 def _check_names(given: Any, known: Iterable[str], where: str) -> None:

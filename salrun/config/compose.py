@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
@@ -14,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -51,6 +52,9 @@ def _combinations(command: Command) -> Iterator[list[str]]:
     """Of a sweep; a single run is told what in it is one."""
     check_files(command.folders)
     parsed = _all_parsed(command.overrides)
+    for override in parsed:
+        if override.key_or_group == "hydra.verbose" and type(override.value()) in (dict, int, float, NoneType):
+            raise SalrunError(f"'{override.input_line}': hydra.verbose must be true, false or names of loggers")
     if not command.multirun:
         _check_one_job(parsed)
     return expand(command.overrides, command.folders)
@@ -111,6 +115,8 @@ def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> Iterator
 def _swept(override: Override, folders: tuple[Path, ...]) -> Iterator[str]:
     """The values of a sweep; `glob(...)` stands for names of a group."""
     value = override.value()
+    if isinstance(value, IntervalSweep):
+        raise SalrunError(f"'{override.input_line}' has no end: name the values, as in choice(..) or range(..)")
     if not isinstance(value, Glob):
         return override.sweep_string_iterator()
     matches = value.filter(list(names(override.key_or_group, folders)))

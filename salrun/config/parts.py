@@ -21,6 +21,7 @@ OF_METHOD = ("view", "target", "label")  # keys of a method's config that are no
 OF_METRIC = ("view", "variants")
 OF_DATASET = ("transforms",)
 REASONING = "salrun.datasets.reasoning.Reasoning"
+OBJECT = "salrun.datasets.textbox.Thing"
 TRANSFORMED = "salrun.datasets.transforms.Transformed"
 KINDS = {"methods": "method", "metrics": "metric", "dataset": "dataset", "model": "model"}  # what a group's parts are
 SET_BY_OPTIONS = {"metrics": ("view",), "dataset": OF_DATASET}  # beside the part's own parameters

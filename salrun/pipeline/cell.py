@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from salrun.metrics.common import undefined
 from salrun.models.recipe import Obtained, Recipe
+from salrun.models.verification import check_fit
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.conclusions import conclude_once
 from salrun.pipeline.facts import cell_table, run_facts
@@ -136,7 +137,9 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
     data = getattr(cell.dataset, "plain", cell.dataset)
     training = 0.0
     if isinstance(cell.recipe, Recipe) and not cell.recipe.at_hand(data, cell.seed, cell.store):
-        model = cell.recipe.build(cell.seed).to(cell.device, getattr(torch, cell.precision))
+        model = cell.recipe.build(cell.seed).to(cell.device)
+        check_fit(model, data, cell.recipe.name, cell.device)
+        model.to(getattr(torch, cell.precision))
         training = cell.recipe.training_passes(data)
     else:
         model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier

@@ -154,7 +154,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "model.std=[0]"], "model.std must be above 0 each, got 0"),
     ([SMERF, "model.std=[inf]"], "model.std.0 must be a finite number, got inf"),
     ([SMERF, "model.mean=[nan]"], "model.mean.0 must be a finite number, got nan"),
+    ([SMERF, "model.mean=[]", "plan=true"], "the model normalises 0 channels"),
     # inside mappings
+    ([SMERF, "dataset.objects.text.draw='x'"], "dataset.objects.text.draw must be int, got 'x'"),
     ([SMERF, "+model.gate.acuracy=0.9"], "unknown key 'model.gate.acuracy'; did you mean accuracy?"),
     ([SMERF, "model.gate.accuracy=abc"], "model.gate.accuracy must be float, got 'abc'"),
     ([SMERF, "model.gate.accuracy=95"], "model.gate.accuracy must be between 0 and 1, got 95"),
@@ -180,12 +182,15 @@ MISTAKES: list[tuple[list[str], str]] = [
     # Hydra's functions and settings
     ([SMERF, "methods=glob(*)"], "'methods=glob(*)' is a sweep: add -m"),
     (["-m", SMERF, "seed=glob(*)"], "'seed=glob(*)' matches nothing"),
+    (["-m", SMERF, "tile=interval(1,2)"], "'tile=interval(1,2)' has no end: name the values"),
     (
         [SMERF, "hydra.run.dir=${nothing}"],
         "cannot apply 'hydra.run.dir=${nothing}': Interpolation key 'nothing' not found",
     ),
     ([SMERF, "hydra.job.name=${nothing}"], "cannot apply 'hydra.job.name=${nothing}'"),
     ([SMERF, "hydra.job.chdir=???"], "cannot apply 'hydra.job.chdir=???'"),
+    ([SMERF, "hydra.verbose={}"], "hydra.verbose must be true, false or names of loggers"),
+    (["-m", SMERF, "seed=0,1", "hydra.verbose=3"], "hydra.verbose must be true, false or names of loggers"),
     ([SMERF, "model.arch._target_=[1]"], "model.arch._target_ must be a dotted name, got [1]"),
     ([SMERF, "hydra/launcher=int(3.5)"], "cannot apply 'hydra/launcher=int(3.5)'"),
     # verbs
