@@ -88,7 +88,8 @@ def job_in(
     if status == "running":
         why = lost(folder, facts, queued, submitted)
         if not why:
-            return Job("running", what, folder, stage(facts), log)
+            begins = queued in AT_WORK and gone(facts)  # this run.json is of the attempt before
+            return Job("running", what, folder, f"in the queue: {queued}" if begins else stage(facts), log)
         return Job("failed", what, folder, f"killed: {why}", log)
     return Job("failed", what, folder, facts.get("reason", str(status)), log)
 
@@ -121,7 +122,7 @@ def lost(folder: Path, facts: dict[str, Any], queued: str, submitted: Mapping[st
     ended = submitted.get("ended") or (queued if queued not in AT_WORK else "")
     if ended:
         return ended
-    if facts.get("host") == socket.gethostname():
+    if facts.get("host") == socket.gethostname() and queued not in AT_WORK:  # else it was requeued and comes back
         return f"{owner} is gone" if gone(facts) else ""
     silent = abs(time.time() - (folder / "run.json").stat().st_mtime)
     return f"no sign of {owner} for {silent / 60:.0f} min" if silent > SILENT else ""

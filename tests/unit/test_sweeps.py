@@ -253,6 +253,17 @@ def test_the_code_of_a_run_covers_users_parts(tmp_path: Path, monkeypatch: pytes
     assert len({*seen, code()}) == 4
 
 
+def test_a_requeued_job_is_at_work_while_it_ends_and_until_it_begins_again(tmp_path: Path) -> None:
+    """Its run.json is of a process that is gone; Slurm knows that it comes back."""
+    dead = {"host": socket.gethostname(), "pid": 2**22 + 1}
+    run = run_folder(tmp_path / "r", status="running", queue="7_0", **dead)
+    for state in ("COMPLETING", "RUNNING"):
+        job = sweeps.job_in(run, queue={"7_0": state})
+        assert (job.state, job.reason) == ("running", f"in the queue: {state}")
+    assert sweeps.job_in(run, queue={"7_0": "FAILED"}).state == "failed"
+    assert sweeps.job_in(run).state == "failed"
+
+
 # -- watching ---------------------------------------------------------------------------------------------------------
 
 
