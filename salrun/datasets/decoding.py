@@ -1,6 +1,6 @@
 """Anybody's picture files as RGB bytes: what cannot be read right is refused by its name.
 
-Pictures of the public data sets are read by `pictures.read_pictures`, which the keys of trained models hold as it is.
+Pairs and TextBox read pictures by `pictures.read_pictures`, which the keys of trained models hold as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from salrun.datasets.base import Table
 from salrun.errors import SalrunError
 
 VERSION = 2  # of what is made of a file: 2 scales 16 bits
@@ -36,7 +37,13 @@ def check_regular(path: Path) -> None:
         raise SalrunError(f"picture {str(path)!a}: its name is no text (UTF-8)") from fault
 
 
-def decode(paths: Sequence[Path], prepare: Callable[[Image.Image], Image.Image]) -> Tensor:
+def decoded(files: Sequence[tuple[str, Path, int]], prepare: Callable[[Image.Image], Image.Image] | None) -> Table:
+    """A table of (id, picture, class); pictures are read when they are asked for."""
+    ids, paths, classes = zip(*files, strict=True)
+    return Table(list(ids), torch.tensor(classes), lambda rows: decode([paths[r] for r in rows], prepare))
+
+
+def decode(paths: Sequence[Path], prepare: Callable[[Image.Image], Image.Image] | None) -> Tensor:
     """(B, 3, H, W) bytes of prepared pictures."""
     arrays = []
     for path in paths:
@@ -46,7 +53,8 @@ def decode(paths: Sequence[Path], prepare: Callable[[Image.Image], Image.Image])
                 warnings.simplefilter("ignore")  # Pillow's of large pictures; larger ones it refuses
                 if max(picture.size) > LONGEST * min(picture.size):
                     raise ValueError(f"{picture.width} x {picture.height} pixels are no picture")
-                arrays.append(np.asarray(prepare(_rgb(picture))))
+                rgb = _rgb(picture)
+                arrays.append(np.asarray(prepare(rgb) if prepare else rgb))
         except Exception as fault:  # Pillow's decoders raise anything on damaged files
             reason = str(fault).replace(f" {str(path)!r}", "") or type(fault).__name__
             raise SalrunError(f"cannot read picture {path}: {reason}") from fault

@@ -7,10 +7,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from salrun.datasets.base import SPLITS, Table, digest
-from salrun.datasets.decoding import VERSION, check_regular, decode
+from salrun.datasets.decoding import VERSION, check_regular, decoded
 from salrun.datasets.pictures import SUFFIXES, PictureDataset, fit_to, pictures_of
 from salrun.errors import SalrunError, unknown
 
@@ -66,9 +64,7 @@ class Folder(PictureDataset):
         return rows
 
     def load(self, part: str) -> Table:
-        ids, paths, classes = zip(*self._files, strict=True)
-        prepare = fit_to(self.size, self.fit, self.short_side)
-        return Table(list(ids), torch.tensor(classes), lambda rows: decode([paths[r] for r in rows], prepare))
+        return decoded(self._files, fit_to(self.size, self.fit, self.short_side))
 
     def ids(self, split: str) -> list[str]:
         if split not in SPLITS:

@@ -16,14 +16,13 @@ import torch
 from PIL import Image
 
 from salrun.datasets.base import balanced
+from salrun.datasets.checked import ImageNet, TinyImageNet
 from salrun.datasets.cifar10 import CIFAR10
 from salrun.datasets.folder import Folder
-from salrun.datasets.imagenet import ImageNet
 from salrun.datasets.mnist import MNIST
 from salrun.datasets.mnist_tasks import MnistHalves, MnistShapes, bounding_box, free_place
 from salrun.datasets.pairs import Pairs
 from salrun.datasets.pictures import fit_to
-from salrun.datasets.tinyimagenet import TinyImageNet
 from salrun.datasets.transforms import Transformed
 from salrun.errors import SalrunError
 from salrun.models import recipe
@@ -528,6 +527,39 @@ def test_a_picture_that_cannot_be_read_right_is_named(kind: str, told: str, tmp_
     data = Folder(str(root), size=16, short_side=20)
     with pytest.raises(SalrunError, match=rf"picture .*cat/bad\.png.* {told}"):
         data.batch(["cat/bad.png"])
+
+
+@pytest.mark.parametrize("kind", ["bomb", "cut", "pipe", "transparent"])
+def test_the_public_data_sets_name_it_too(kind: str, tmp_path: Path) -> None:
+    fake_data.write_imagenet(tmp_path, classes=1)
+    fake_data.write_tiny(tmp_path, train=51, test=1)
+    victims = [tmp_path / "imagenet" / "val" / "n00000000" / "bad.png", tiny_picture(tmp_path)]
+    victims[1].unlink()
+    for path in victims:
+        fake_data.write_bad_picture(path.with_suffix(".png"), kind)
+        path.with_suffix(".png").rename(path)
+    told = fake_data.BAD_PICTURES[kind]
+    with pytest.raises(SalrunError, match=rf"picture .*n00000000/bad\.png.* {told}"):
+        ImageNet(str(tmp_path), train_from="val").batch(["n00000000/bad"])
+    with pytest.raises(SalrunError, match=rf"picture .*{victims[1].name}.* {told}"):
+        TinyImageNet(str(tmp_path)).batch([f"train/{victims[1].stem}"])
+
+
+def tiny_picture(root: Path) -> Path:
+    return root / "tiny-imagenet-200" / "train" / fake_data.WNIDS[0] / "images" / f"{fake_data.WNIDS[0]}_3.JPEG"
+
+
+def test_the_public_data_sets_scale_sixteen_bits_too(tmp_path: Path) -> None:
+    fake_data.write_imagenet(tmp_path, classes=1)
+    fake_data.write_tiny(tmp_path, train=51, test=1)
+    deep = Image.fromarray(np.full((64, 64), 51 * 257, dtype=np.uint16))
+    deep.save(tmp_path / "imagenet" / "val" / "n00000000" / "deep.png")
+    deep.save(tiny_picture(tmp_path), format="PNG")
+    for data, name in (
+        (ImageNet(str(tmp_path), train_from="val"), "n00000000/deep"),
+        (TinyImageNet(str(tmp_path)), f"train/{tiny_picture(tmp_path).stem}"),
+    ):
+        assert data.batch([name]).x.unique().tolist() == pytest.approx([51 / 255])
 
 
 # -- the protocol -----------------------------------------------------------------------------------------------------
