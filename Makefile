@@ -63,7 +63,7 @@ clean: ## remove what was built (not outputs/, not the store)
 
 torture: $(STAMP) ## try to break it: kills, fuzz, full disks, damage (two hours); docs/results/torture.md; SEED=n
 	$(BIN)/python -m tests.torture.trials
-	$(BIN)/python -m tests.torture.campaign --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.torture.campaign --record --seed $(or $(SEED),1)
 
 bench: $(STAMP) ## speed, memory and growth against floors and peers (idle machine, 35 minutes); BENCH=--missing goes on
 	$(BIN)/python scripts/bench_all.py --out docs/results/bench --readme README.md $(BENCH)

@@ -2,10 +2,11 @@
 
     python -m tests.torture.campaign --seed 3                                     # all of it; interrupted, it goes on
     python -m tests.torture.campaign --seed 3 --kills 0 --lines 100 --yaml 0 --runs 0 --weights 0
+    python -m tests.torture.campaign --seed 3 --record                            # and docs/results/torture.* have it
 
 Every attack is a process of its own, forked from this one; the seed and its number say what it does. It fails by a
-corrupt file, lost or repeated work, a traceback, an "unexpected" fault, an unknown key accepted in silence, or no end
-within 30 s.
+corrupt file, lost or repeated work, a wrong status, a traceback, an "unexpected" fault, an unknown key accepted in
+silence, or a hang: 30 s of the processor's time for what must be refused, or 30 s of waiting.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import csv
 import io
 import json
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,11 @@ from salrun.config.catalogue import conf_dir
 from salrun.config.compose import compose_config
 from salrun.store.tensors import load_state, save_state
 from tests.torture import trials
-from tests.torture.trials import BASE, SHIPPED, Life
+from tests.torture.kills import kills
+from tests.torture.trials import BASE, RESULTS, SHIPPED, Finding, Life, record
 
 HANG = 30.0  # seconds
-FAULTS = ("corrupt", "lost", "traceback", "unexpected", "accepted", "hang", "other")
+FAULTS = ("corrupt", "lost", "repeated", "status", "traceback", "unexpected", "accepted", "hang", "other")
 COLUMNS = ["kind", "number", "attack", "exit", "seconds", "fault", "said"]
 
 
@@ -59,20 +62,18 @@ class Attack:
     def row(self) -> dict[str, Any]:
         begun = time.monotonic()
         life = Life(self.words, self.folder, before=self.before, env=self.env)
-        code = life.end(HANG)
+        code = life.end(HANG, HANG)
         said = life.said
         return {
             "attack": self.what[:300],
             "exit": code,
             "seconds": round(time.monotonic() - begun, 1),
-            "fault": self.fault(code, said, life.last_line),
+            "fault": "hang" if life.hung else self.fault(code, said, life.last_line),
             "said": life.last_line[:300],
         }
 
     def fault(self, code: int, said: str, last: str) -> str:
         """What is wrong with this end; empty where nothing is."""
-        if code == -9:
-            return "hang"
         if "Traceback" in said:
             return "traceback"
         if "unexpected" in last and code == 1:
@@ -124,10 +125,12 @@ def line(dice: random.Random, number: int, folder: Path) -> Attack:
         inside = [at for at, value in known if isinstance(value, dict) and not at.startswith(FREE)]
         at = dice.choice(["", *inside])
         siblings = [place.rpartition(".")[2] for place, _ in known if place.rpartition(".")[0] == at]
-        name = trials.misspelt(dice.choice(siblings or ["mine"]), dice)
+        elsewhere = dice.choice(known)[0].rpartition(".")[2]  # a key that is right in another place
+        name = elsewhere if dice.random() < 0.3 else trials.misspelt(dice.choice(siblings or ["mine"]), dice)
         wrong = f"{at}.{name}" if at else name
         word = f"{dice.choice(['+', '++'])}{wrong}={dice.choice(['1', 'x', '[1]', 'null', '{a: 1}'])}"
-        return Attack(word, [*BASE, word], home, refused=name not in {*siblings, *ALLOWED}, before=stop)
+        refused = name not in siblings and not ADDABLE.fullmatch(wrong)
+        return Attack(word, [*BASE, word], home, refused=refused, before=stop)
     chosen = [dice.choice(known)[0] for _ in range(1 if kind == "value" else 3)]
     words = [f"{at if dice.random() < 0.8 else dice.choice(OF_HYDRA)}={dice.choice(VALUES)}" for at in chosen]
     multirun = ["-m"] if dice.random() < 0.1 else []
@@ -137,7 +140,7 @@ def line(dice: random.Random, number: int, folder: Path) -> Attack:
 
 
 OF_HYDRA = [f"hydra.{key}" for key in ("run.dir", "job.name", "job.chdir", "output_subdir", "mode", "verbose")]
-ALLOWED = ("label", "target", "view", "transforms", "variants", "code_label", "images", "ramp")  # that may be added
+ADDABLE = re.compile(r"methods\.[^.]+\.(view|target|label)|metrics\.[^.]+\.(view|variants)|dataset\.transforms")
 
 
 # -- YAML and plug-in files --------------------------------------------------------------------------------------------
@@ -166,16 +169,11 @@ HOSTILE_LINES = [
     *("raise SystemExit", "def f(:", "\tx = 1", "class Mine: pass", "from salrun import nothing", "\0"),
     *("raise BaseException('y')", "Mine = 3", "assert False", "exec('x')", "raise ValueError('a\\nb')", "del Method"),
 ]
+NOT_FINITE = ("return x * float('nan')", "return x.double() / 0")  # which are flagged, not refused
 HOSTILE_BODIES = [
     *("return None", "return x.numpy()", "return x > 0", "return x.to(torch.complex64)", "return x[:1]", "return x[0]"),
-    *(
-        "raise KeyError('k')",
-        "raise RuntimeError('r')",
-        "return x.mul_(0)",
-        "return x * float('nan')",
-        "return x.int()",
-    ),
-    *("return x.double() / 0", "return torch.zeros(0)", "return {'a': x}", "raise MemoryError", "return 3"),
+    *("raise KeyError('k')", "raise RuntimeError('r')", "return x.mul_(0)", "return x.int()"),
+    *(*NOT_FINITE, "return torch.zeros(0)", "return {'a': x}", "raise MemoryError", "return 3"),
     *("raise NotImplementedError", "model.module = None; return x", "return x.sparse_mask", "import sys; sys.exit(0)"),
 ]
 
@@ -207,12 +205,14 @@ def config_file(dice: random.Random, number: int, folder: Path) -> Attack:
             lines[at] = dice.choice([" ", "  ", "\t", "- "]) + lines[at]
         elif what == "value":
             lines[at] = lines[at].partition(":")[0] + ": " + dice.choice(VALUES)
-        elif what == "unknown key" and group in ("dataset", "model", "reasoning"):
-            lines.append("zzz_nobody: 3")
+        elif what == "unknown key":
+            inside = group in ("methods", "metrics")
+            lines.append("  zzz_nobody: 3" if inside else "zzz_nobody: 3")
             refused = True
         elif what == "tail":
             lines.append(dice.choice(TAILS))
-        data = "\n".join([*lines, ""]).encode()
+        text = "\n".join([*lines, ""])
+        data = (text.replace(f"\n{path.stem}:", "\nmine:") if group in ("methods", "metrics") else text).encode()
         if what == "bytes":
             data = bytes(dice.randrange(256) if dice.random() < 0.02 else byte for byte in data)
         elif what in ("bom", "list", "cut"):
@@ -225,8 +225,6 @@ def config_file(dice: random.Random, number: int, folder: Path) -> Attack:
     several = group in ("methods", "metrics")
     name = f"{group}=[mine]" if several else "+experiment=mine" if group == "experiment" else f"{group}=mine"
     words = [w for w in words if not w.startswith((f"{group}=", f"+{group}=", "metrics.insertion"))] + [name]
-    if several:
-        refused = refused and "list" in what
     return Attack(f"{what} {data[:150]!r}", words, home, refused=refused, before=trials.stop_at_plan)
 
 
@@ -235,12 +233,14 @@ def plugin_file(dice: random.Random, number: int, folder: Path) -> Attack:
     home = folder / "plugins"
     home.mkdir(parents=True, exist_ok=True)
     lines = PLUGIN.splitlines()
-    kind = dice.choice(["line", "body", "body", "letters"])
+    kind, refused = dice.choice(["line", "body", "body", "letters"]), False
     if kind == "line":
         lines.insert(dice.randrange(len(lines)), dice.choice(HOSTILE_LINES))
     elif kind == "body":
         bodies = [k for k, text in enumerate(lines) if text.strip().startswith("return")]
-        lines[dice.choice(bodies)] = "        " + dice.choice(HOSTILE_BODIES)
+        body = dice.choice(HOSTILE_BODIES)
+        lines[dice.choice(bodies)] = f"        {body}"
+        refused = body not in NOT_FINITE
     text = "\n".join(lines) + "\n"
     if kind == "letters":
         text = "".join(dice.choice("abc():\n =.'\"") if dice.random() < 0.01 else letter for letter in text)
@@ -248,7 +248,7 @@ def plugin_file(dice: random.Random, number: int, folder: Path) -> Attack:
     changed = [new for new in text.splitlines() if new not in PLUGIN.splitlines()]
     words = dice.choice([["check", "mine.py"], RUN_PLUGIN, RUN_PLUGIN])
     env = {"SALRUN_PLUGINS": "mine.py"} if words is RUN_PLUGIN else {}
-    return Attack(f"{words[0]}: {changed[:3]}", words, home, env=env)
+    return Attack(f"{words[0]}: {changed[:3]}", words, home, refused=refused, env=env)
 
 
 RUN_PLUGIN = [w for w in SHIPPED if not w.startswith(("methods", "metrics"))]
@@ -406,7 +406,8 @@ def picture(dice: random.Random, number: int, folder: Path) -> Attack:
     words = ["dataset=folder", "dataset.root=data", "model=own", "model.arch._target_=mynet.net", "methods=[edge]"]
     words += ["metrics=[sparseness]", "device=cpu", "scale=smoke", "compile=off", "threads=1", "report=false"]
     words += ["dataset.size=32"]
-    return Attack(f"{victim.relative_to(home)}: {mode}, {how}", words, home)
+    refused = how in ("empty", "noise", "list", "null", "object", "text")
+    return Attack(f"{victim.relative_to(home)}: {mode}, {how}", words, home, refused=refused)
 
 
 def entry(dice: random.Random, number: int, folder: Path) -> Attack:
@@ -460,13 +461,25 @@ def attacks(kind: str, n: int, seed: int, work: Path, known: set[tuple[str, str]
             yield {"kind": kind, "number": number, **attack.row()}
 
 
-def killed(n: int, seed: int, work: Path) -> Counter[str]:
-    """Faults of n kills; the trial keeps its own log and goes on from it."""
-    faults: Counter[str] = Counter()
-    for found in trials.kills(work / "kills", n, seed) if n else ():
-        faults["corrupt" if "corrupt" in found.trial else "lost"] += found.failed
-        print(f"{found.trial}: {found.failed} of {found.tried} failed; {found.detail}", flush=True)
-    return faults
+def killed(n: int, seed: int, work: Path) -> list[Finding]:
+    """What came of n kills; they keep their own log and go on from it."""
+    return list(kills(work / "kills", n, seed)) if n else []
+
+
+ABOUT = {
+    "lines": "command lines",
+    "yaml": "YAML and plug-in files",
+    "runs": "damaged runs",
+    "weights": "weights, pictures and entries",
+}
+
+
+def found(kind: str, rows: list[dict[str, str]]) -> Finding:
+    """One line for the page."""
+    wrong = [f"{row['fault']}: {row['attack']}" for row in rows if row["fault"]]
+    ends = Counter(row["exit"] for row in rows)
+    told = f"{ends['2']} refused by a line, {ends['0']} carried out" + (f", {ends['1']} told" if ends["1"] else "")
+    return Finding(f"campaign: {ABOUT[kind]}", len(rows), len(wrong), "; ".join(wrong[:3]) or told)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -477,6 +490,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.add_argument(f"--{kind}", type=int, default=n, help=(make.__doc__ or "").split("\n")[0])
     place = Path(tempfile.gettempdir()) / "salrun-campaign"
     parser.add_argument("--work", type=Path, default=place, help="kept to go on")
+    parser.add_argument("--record", action="store_true", help="write docs/results/torture.csv and torture.md")
     given = parser.parse_args(argv)
     work = given.work / str(given.seed)
     work.mkdir(parents=True, exist_ok=True)
@@ -495,13 +509,25 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append({key: str(value) for key, value in row.items()})
                 if row["fault"]:
                     print(f"{row['fault']}: {kind} {row['number']}: {row['attack']!r}: {row['said']}", flush=True)
-    counts = {kind: Counter(row["fault"] for row in rows if row["kind"] == kind and row["fault"]) for kind in KINDS}
-    made = Counter(row["kind"] for row in rows)
-    counts["kills"], made["kills"] = killed(given.kills, given.seed, work), given.kills
+    by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
+    counts = {kind: Counter(row["fault"] for row in mine if row["fault"]) for kind, mine in by_kind.items()}
+    made = {kind: len(mine) for kind, mine in by_kind.items()}
+    told = [found(kind, mine) for kind, mine in by_kind.items() if mine]
+    of_kills = killed(given.kills, given.seed, work)
+    counts["kills"] = Counter({OF_KILLS.get(f.trial.partition(": ")[2], "other"): f.failed for f in of_kills})
+    made["kills"] = given.kills
     print(f"{'':<10}{'attacks':>8}" + "".join(f"{fault:>12}" for fault in FAULTS))
     for kind, faults in counts.items():
         print(f"{kind:<10}{made[kind]:>8}" + "".join(f"{faults[fault]:>12}" for fault in FAULTS))
+    told += of_kills
+    for f in told:
+        print(f"{f.trial}: {f.failed} of {f.tried} failed; {f.detail}")
+    if given.record:
+        record([replace(f, detail=f"seed {given.seed}: {f.detail}") for f in told], RESULTS)
     return 1 if sum(map(Counter.total, counts.values())) else 0
+
+
+OF_KILLS = {"corrupt": "corrupt", "repeated": "repeated", "status": "status", "hang": "hang", "tables": "lost"}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Try to break salrun, and write down what happened.
 
     python -m tests.torture.trials                              # everything: docs/results/torture.csv and torture.md
-    python -m tests.torture.trials kills --kills 300            # one trial; interrupted, the same command goes on
+    python -m tests.torture.trials disk clocks                  # some of it
     python -m tests.torture.trials commands yaml --fuzz 500
 
 Every run here is the real command line (`salrun.cli.main.run`) in a process of its own. Processes are forked from this
@@ -36,12 +36,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import salrun
 from salrun.cli import main as cli
 from salrun.errors import SalrunError
+from salrun.models import recipe
 from salrun.models.checkpoint import read_card
 from salrun.pipeline import cell
 from salrun.results.record import RunRecord, commit
@@ -52,7 +54,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # A real run with every stage in it, as cheap as they get: it trains, fits, explains, scores, concludes and reports.
 TRAINING = [
     *("model.train=true", "model.accept_unverified=true", "~model.gate.flips", "model.recipes.fast.batch=32"),
-    *("model.recipes.fast.epochs=3", "model.recipes.fast.epoch_images=96", "model.recipes.fast.restarts=1"),
+    *("model.recipes.fast.epochs=6", "model.recipes.fast.epoch_images=64", "model.recipes.fast.restarts=1"),
     "dataset.train_per_bucket=20",
 ]
 SHIPPED = [
@@ -89,9 +91,12 @@ class Life:
     pid: int = 0
     code: int | None = None
 
+    hung: bool = False
+
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._stage = mmap.mmap(-1, 64)
+        self._busy, self._since = 0.0, time.monotonic()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         sys.stdout.flush()
         self.pid = os.fork()
@@ -121,7 +126,7 @@ class Life:
             os._exit(code)
 
     def _tell_stages(self) -> None:
-        plain = RunRecord.stage
+        plain, train = RunRecord.stage, recipe.train
 
         @contextlib.contextmanager
         def stage(record: RunRecord, name: str) -> Iterator[None]:
@@ -129,7 +134,14 @@ class Life:
             with plain(record, name):
                 yield
 
+        def training(*given: Any) -> Any:
+            self._stage[:] = b"training".ljust(64)
+            trained = train(*given)
+            self._stage[:] = b"model".ljust(64)
+            return trained
+
         RunRecord.stage = stage  # type: ignore[method-assign]
+        recipe.train = training
 
     @property
     def stage(self) -> str:
@@ -143,24 +155,31 @@ class Life:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is None
 
-    def end(self, timeout: float = 1800) -> int:
-        """Wait for it; its exit code."""
-        limit = time.monotonic() + timeout
+    def end(self, busy: float = 1800, idle: float = 1800) -> int:
+        """Wait for it; its exit code. Killed after `busy` seconds of computing or `idle` seconds of next to none."""
         while self.alive:
-            if time.monotonic() > limit:
+            if self._hangs(busy, idle):
                 self.kill()
             time.sleep(0.02)
         assert self.code is not None
         return self.code
+
+    def _hangs(self, busy: float, idle: float) -> bool:
+        """By the processor's time: other work of the machine makes nobody hang."""
+        used = processor_time(self.pid)
+        if used > self._busy + 0.2:
+            self._busy, self._since = used, time.monotonic()
+        self.hung = used > busy or time.monotonic() - self._since > idle
+        return self.hung
 
     def kill(self) -> None:
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
-    def kill_in(self, stage: str, delay: float) -> str | None:
+    def kill_in(self, stage: str, delay: float, idle: float = 1800) -> str | None:
         """Kill it `delay` seconds into a stage (or into what comes after); where that was, None if it had finished."""
-        while self.alive and self.stage != stage:
+        while self.alive and self.stage != stage and not self._hangs(1800, idle):
             time.sleep(0.005)
         limit = time.monotonic() + delay
         while self.alive and time.monotonic() < limit:
@@ -179,6 +198,16 @@ class Life:
     @property
     def last_line(self) -> str:
         return (self.said.strip().splitlines() or [""])[-1]
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a process and its children computed; Linux."""
+    try:
+        used = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0
+    return sum(map(int, used[11:15])) / os.sysconf("SC_CLK_TCK") + sum(processor_time(int(child)) for child in children)
 
 
 def die_with_parent() -> None:
@@ -229,10 +258,7 @@ def refused(life: Life, *names: str) -> str:
     return ""
 
 
-# -- kills -------------------------------------------------------------------------------------------------------------
-
-STAGES = {"start": 1, "data": 1, "model": 5, "plan": 1, "maps and scores": 7, "tables": 2, "figures and claims": 2}
-STAGES |= {"report": 2}
+# -- what a killed run leaves ------------------------------------------------------------------------------------------
 
 
 def entries(store: Path) -> dict[str, tuple[int, int]]:
@@ -268,76 +294,6 @@ def damage(home: Path) -> list[str]:
     passing = (".tmp", ".lease", ".log", ".txt")
     files = [p for p in home.rglob("*") if p.is_file() and not p.is_symlink() and p.suffix not in passing]
     return [str(p.relative_to(home)) for p in files if ".hydra" not in p.parts and corrupt(p)]
-
-
-KILLED = ["kill", "campaign", "stage", "entries", "corrupt", "redone", "tables"]
-
-
-def kills(folder: Path, n: int, seed: int = 7) -> Iterator[Finding]:
-    """SIGKILL at random moments of all stages; nothing is corrupt, nothing finished is redone, the tables are the same.
-
-    A campaign is a store, some lives that are killed, and one that is left alone.
-    """
-    runs = {"plain": RUN, "figures": WITH_FIGURES}
-    expected = {name: reference(folder / f"whole-{name}", words) for name, words in runs.items()}
-    facts = json.loads((run_of(folder / "whole-figures") / "run.json").read_text())
-    log = folder / "kills.csv"
-    rows = list(csv.DictReader(log.open())) if log.exists() else []
-    campaign = 1 + max((int(r["campaign"]) for r in rows), default=0)
-    while sum(r["stage"] != "end" for r in rows) < n:
-        moments = random.Random(f"{seed}/{campaign}")
-        name = "figures" if campaign % 5 == 0 else "plain"
-        home, seen = folder / f"campaign-{campaign}", {}
-        left = n - sum(r["stage"] != "end" for r in rows)
-        for last in [*[False] * min(moments.randint(2, 12), left), True]:
-            life = Life(runs[name], home)
-            if last:
-                life.end()
-                where: str | None = "end"
-            else:
-                (stage,) = moments.choices(list(STAGES), list(STAGES.values()))
-                where = life.kill_in(stage, moments.random() * max(facts["timings"].get(stage, 0.5), 0.05))
-            now = entries(home / "store")
-            row = {
-                "kill": len(rows) + 1,
-                "campaign": campaign,
-                "stage": where or "end",
-                "entries": len(now),
-                "corrupt": " ".join(damage(home)),
-                "redone": " ".join(k for k, v in seen.items() if now.get(k) != v),
-                "tables": "",
-            }
-            seen = now
-            if where in (None, "end"):
-                same = life.code == 0 and tables(home) == expected[name]
-                row["tables"] = "identical" if same else f"differ or exit {life.code}: {life.last_line}"
-            rows.append({k: str(v) for k, v in row.items()})
-            with log.open("w", newline="") as file:
-                writer = csv.DictWriter(file, KILLED)
-                writer.writeheader()
-                writer.writerows(rows)
-            if where is None:
-                break
-        mine = [r for r in rows if r["campaign"] == str(campaign)]
-        if all(not r["corrupt"] and not r["redone"] and r["tables"] in ("", "identical") for r in mine):
-            shutil.rmtree(home)
-        campaign += 1
-    killed = [r for r in rows if r["stage"] != "end"]
-    finished = [r for r in rows if r["stage"] == "end"]
-    where_killed = ", ".join(f"{n} {s}" for s, n in Counter(r["stage"] for r in killed).most_common())
-    yield Finding("SIGKILL: corrupt files", len(killed), sum(bool(r["corrupt"]) for r in rows), f"in {where_killed}")
-    most = max(int(r["entries"]) for r in rows)
-    early = sum(int(r["entries"]) < most for r in killed)
-    yield Finding(
-        "SIGKILL: finished tiles redone",
-        len(killed),
-        sum(bool(r["redone"]) for r in rows),
-        f"{early} of the kills left something to compute; no entry was published twice",
-    )
-    wrong = [r["tables"] for r in finished if r["tables"] != "identical"]
-    yield Finding(
-        "SIGKILL: tables after going on", len(finished), len(wrong), "; ".join(wrong[:3]) or "identical byte for byte"
-    )
 
 
 # -- fuzzed command lines and YAML files -------------------------------------------------------------------------------
@@ -906,7 +862,6 @@ TRIALS = {
     "hostile": Trial(hostile, 1, 1),
     "clocks": Trial(clocks, 1, 1),
     "twins": Trial(twins, 4, 1),
-    "kills": Trial(kills, 300, 3),
 }
 COLUMNS = ["trial", "tried", "failed", "detail", "when", "commit"]
 BLOCK = re.compile(r"(<!-- torture:begin -->\n).*?(<!-- torture:end -->)", flags=re.DOTALL)
@@ -936,22 +891,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     TRIALS.update(ATTACKS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="*", help=f"of: {', '.join(TRIALS)} (default: all)")
-    parser.add_argument("--kills", type=int, default=TRIALS["kills"].n, help="how many processes are killed")
     parser.add_argument("--fuzz", type=int, default=500, help="fuzzed command lines and YAML files, half of each")
     parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir()) / "salrun-torture", help="kept for going on"
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "salrun-torture", help="kept to look at"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(argv)
     if unknown := set(given.trials) - set(TRIALS):
         parser.error(f"unknown trials {', '.join(sorted(unknown))}: {', '.join(TRIALS)}")
-    counts = {"kills": given.kills, "commands": given.fuzz // 2, "yaml": given.fuzz - given.fuzz // 2}
+    counts = {"commands": given.fuzz // 2, "yaml": given.fuzz - given.fuzz // 2}
     warm_up()
     failed = 0
     for name in given.trials or TRIALS:
         work = given.work / name
-        if name != "kills":
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
         findings = list(TRIALS[name].run(work, counts.get(name, TRIALS[name].n)))
         for f in findings:
             print(
