@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 CONF = """
@@ -52,36 +52,61 @@ def why_not() -> str:
     return "" if os.geteuid() == 0 else "the daemons of a Slurm need root"
 
 
+class Slurm:
+    """The daemons, each of which can be ended and started again, and the environment in which they are found."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.conf = root / "slurm.conf"
+        self.env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        self.processes: dict[str, subprocess.Popen] = {}
+
+    def start(self, name: str) -> None:
+        files = [f"--{what}={self.root}/munge.{what.partition('-')[0]}" for what in ("key-file", "socket", "pid-file")]
+        files += [f"--{what}={self.root}/munged.{what.partition('-')[0]}" for what in ("log-file", "seed-file")]
+        words = {
+            "munged": ["--foreground", "--force", *files],
+            "slurmctld": ["-D", "-i", "-f", str(self.conf)],
+            "slurmd": ["-D", "-f", str(self.conf)],
+        }[name]
+        with open(self.root / f"{name}.log", "ab") as log:
+            command = [str(_program(name)), *words]
+            self.processes[name] = subprocess.Popen(command, env=self.env, stdout=log, stderr=log)
+
+    def answer(self, *words: str) -> str:
+        return subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=30).stdout.strip()
+
+    def until_idle(self) -> None:
+        _until(lambda: self.answer("sinfo", "--noheader", "--format=%T") == "idle", "slurmd", self.root)
+
+    def end(self) -> None:
+        for name in reversed(self.processes):
+            _end(self.processes[name])
+
+
 @contextmanager
-def one_node_slurm(root: Path) -> Iterator[dict[str, str]]:
-    """Start it; gives the environment in which sbatch, squeue and the others find it."""
+def one_node_slurm(root: Path) -> Iterator[Slurm]:
+    """Start it, and end it."""
     for folder in ("state", "spool"):
         (root / folder).mkdir(parents=True)
     root.chmod(0o755)
     key = root / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
-    conf = root / "slurm.conf"
-    conf.write_text(
+    slurm = Slurm(root)
+    slurm.conf.write_text(
         CONF.format(root=root, host=socket.gethostname(), user="root", control=_free_port(), node=_free_port())
     )
-    env = {**os.environ, "SLURM_CONF": str(conf)}
-    with ExitStack() as daemons:
-
-        def start(name: str, *words: str) -> None:
-            log = daemons.enter_context(open(root / f"{name}.log", "wb"))
-            process = subprocess.Popen([str(_program(name)), *words], env=env, stdout=log, stderr=log)
-            daemons.callback(_end, process)
-
-        files = [f"--{what}={root}/munge.{what.partition('-')[0]}" for what in ("key-file", "socket", "pid-file")]
-        files += [f"--{what}={root}/munged.{what.partition('-')[0]}" for what in ("log-file", "seed-file")]
-        start("munged", "--foreground", "--force", *files)
+    try:
+        slurm.start("munged")
         _until(lambda: (root / "munge.socket").exists(), "munged", root)
-        start("slurmctld", "-D", "-i", "-f", str(conf))
-        start("slurmd", "-D", "-f", str(conf))
-        _until(lambda: _answer(["sinfo", "--noheader", "--format=%T"], env) == "idle", "slurmd", root)
-        yield env
-        subprocess.run(["scancel", "--me"], env=env, capture_output=True, timeout=30)
+        slurm.start("slurmctld")
+        slurm.start("slurmd")
+        slurm.until_idle()
+        yield slurm
+        slurm.answer("scancel", "--me")
+    finally:
+        slurm.end()
 
 
 def _program(name: str) -> str | None:
@@ -92,10 +117,6 @@ def _free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def _answer(words: list[str], env: dict[str, str]) -> str:
-    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
 def _until(ready, what: str, root: Path, seconds: float = 90) -> None:

@@ -8,104 +8,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.one_node_slurm import one_node_slurm, why_not
-from tests.conftest import ROOT, command_env
+from tests.cluster.place import COMMAND, LAUNCHERS, METHODS, TILES, Place, until
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.cluster
 
-COMMAND = str(Path(sys.executable).with_name("salrun"))
-PATIENT = '''
-import os
-import time
-from dataclasses import dataclass
-from salrun.types import Method
-
-@dataclass
-class Patient(Method):
-    """The image itself, once a file is gone."""
-    while_there: str = ""
-    def passes(self, model, shape):
-        return 0.0
-    def __call__(self, model, x, target, rng, fitted):
-        while os.path.exists(self.while_there):
-            time.sleep(0.1)
-        return x.clone()
-'''
-CELL = ["+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", "paper=null", "report=false", "tile=3", "threads=1"]
-CELL += ["methods=[smerf/gradient,patient]", "metrics=[pafl]", "dataset.n_per_bucket=1"]
-TILES, METHODS, JOBS = 4, 2, 4
-LAUNCHERS = {
-    "local_joblib": ("hydra_joblib_launcher", ["hydra.launcher.n_jobs=2"]),
-    "local_processes": ("hydra_submitit_launcher", ["hydra.launcher.n_jobs=2"]),
-    "local_ray": ("hydra_ray_launcher", ["hydra.launcher.ray.init.num_cpus=2"]),
-    "slurm_cpu": ("hydra_submitit_launcher", ["hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1"]),
-}
-
-
-class Place:
-    """A folder with a store and a plug-in of its own."""
-
-    def __init__(self, folder: Path, **env: str) -> None:
-        self.folder = folder
-        (folder / "patient.py").write_text(PATIENT)
-        self.hold = folder / "hold"
-        self.env = command_env(folder, SALRUN_PLUGINS="patient.py", **env)  # a relative path: jobs must find it too
-        self.cell = [*CELL, f"methods.patient.while_there={self.hold}"]
-
-    def start(self, *words: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [COMMAND, *words], cwd=self.folder, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-
-    def run(self, *words: str, code: int = 0) -> str:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == code, f"{words}\n{out[-3000:]}\n{err[-3000:]}"
-        return out + err
-
-    def sweep(self, launcher: str, *words: str) -> list[str]:
-        settings = LAUNCHERS[launcher][1] if launcher in LAUNCHERS else []
-        shards = ",".join(f"{i}/{JOBS}" for i in range(JOBS))
-        return ["-m", *self.cell, f"shard={shards}", f"hydra/launcher={launcher}", *settings, *words]
-
-    @property
-    def sweeps(self) -> list[Path]:
-        return sorted((self.folder / "outputs" / "sweeps").glob("*"))
-
-    def facts(self, number: int) -> dict:
-        path = self.sweeps[-1] / str(number) / "run.json"
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    def entries(self) -> dict[str, int]:
-        """What the store holds, and since when."""
-        found = (self.folder / "store").rglob("*.safetensors")
-        return {f"{p.parent.parent.name}/{p.name}": p.stat().st_mtime_ns for p in found}
-
-    def at_work(self) -> list[int]:
-        """Jobs that have a map in the store and wait for the file to go."""
-        busy = [n for n in range(JOBS) if self.sweeps and self.facts(n).get("stage") == "maps and scores"]
-        running = [n for n in busy if self.facts(n)["status"] == "running"]
-        return running if sum(e.startswith("maps/") for e in self.entries()) >= len(running) else []
-
-    def scores(self, run: str) -> bytes:
-        return (self.folder / run / "tables" / "scores.parquet").read_bytes()
-
-
-def until(ready: Callable[[], object], process: subprocess.Popen, seconds: float = 600) -> None:
-    begun = time.monotonic()
-    while not ready():
-        if process.poll() is not None or time.monotonic() - begun > seconds:
-            process.kill()
-            pytest.fail("".join(process.communicate()))
-        time.sleep(0.2)
+JOBS = 4
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +33,8 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with one_node_slurm(tmp_path_factory.mktemp("slurm")) as env:
-        yield {"SLURM_CONF": env["SLURM_CONF"]}
+    with one_node_slurm(tmp_path_factory.mktemp("slurm")) as daemons:
+        yield {"SLURM_CONF": daemons.env["SLURM_CONF"]}
 
 
 @pytest.fixture
@@ -129,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         pytest.skip(f"{LAUNCHERS[launcher][0]} is not installed: pip install 'salrun[cluster,ray]'")
     if launcher.startswith("slurm") and why_not():
         pytest.skip(f"no Slurm here: {why_not()}")
-    return Place(tmp_path, **(request.getfixturevalue("slurm") if launcher.startswith("slurm") else {}))
+    return Place(tmp_path, JOBS, **(request.getfixturevalue("slurm") if launcher.startswith("slurm") else {}))
 
 
 @pytest.mark.parametrize(("place", "launcher"), [(name, name) for name in LAUNCHERS], indirect=["place"], ids=LAUNCHERS)
@@ -175,17 +90,14 @@ def test_a_job_the_queue_stops_is_requeued_and_goes_on(place: Place, serial: byt
     script = [str(ROOT / "scripts" / "submit_slurm.sh"), *words]
     submitted = subprocess.run(script, cwd=place.folder, env=env, capture_output=True, text=True, timeout=300)
     assert submitted.returncode == 0, submitted.stderr
-    watcher = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(place.at_work, watcher)
+    until(place.at_work)
     assert "running" in place.run("status", str(place.sweeps[-1]))
     (note,) = json.loads((place.sweeps[-1] / "jobs.json").read_text()).values()
     subprocess.run(["scancel", "--signal=USR2", note["id"]], env=place.env, check=True, timeout=60)
-    until(lambda: place.facts(0)["status"] == "interrupted", watcher)
-    until(lambda: "in the queue again" in place.run("status", str(place.sweeps[-1])), watcher, 120)
+    until(lambda: place.facts(0)["status"] == "interrupted")
+    until(lambda: "in the queue again" in place.run("status", str(place.sweeps[-1])), seconds=120)
     place.hold.unlink()
-    until(lambda: place.facts(0)["status"] == "done", watcher)
-    watcher.kill()
-    watcher.communicate()
+    until(lambda: place.facts(0)["status"] == "done")
     assert place.facts(0)["attempts"] == 2
     assert place.facts(0)["computed"]["model"]["maps"] == TILES * METHODS - 1
     assert place.scores(f"outputs/sweeps/{place.sweeps[-1].name}/0") == serial
