@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane, scored, settle, wide
 from salrun.metrics.correlation import pearson, spearman
-from salrun.metrics.masking import image_logits
+from salrun.metrics.masking import Masking, image_logits
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags, rescale
@@ -150,11 +150,7 @@ class RandomLogit(Metric):
         """Explanations per image, each as dear as the method."""
         return 1.0
 
-    def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
-        return 1.0
-
-    def shared_as(self) -> str:
-        return "images as they are"
+    shared_passes, shared_as = Masking.shared_passes, Masking.shared_as  # the images' own logits
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         if scene.explain is None:

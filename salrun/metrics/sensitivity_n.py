@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,15 +11,16 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import pearson
-from salrun.metrics.perturbation import answer, curve, flagged, substrate
+from salrun.metrics.perturbation import flagged, substrate
+from salrun.metrics.single_deletion import Removal, falls
 from salrun.models.classifier import Classifier
 from salrun.ranges import Above, AtLeast, AtMost
-from salrun.types import Metric, Scene, Score
+from salrun.types import Scene, Score
 from salrun.views import map_flags
 
 
 @dataclass
-class SensitivityN(Metric):
+class SensitivityN(Removal):
     """Pearson over random sets S of n pixels of sum_{i in S} R_i and f(x) - f(x without S); the mean over n.
 
     R is the map, signed; f the class's logit; n a fraction of the pixels, and the curve has the correlation for each.
@@ -31,13 +32,7 @@ class SensitivityN(Metric):
         default_factory=lambda: [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8]
     )
     n_draws: Annotated[int, AtLeast(2)] = 100
-    substrate: Literal["blur", "grey", "black", "random_rgb", "image_mean"] = "grey"
-    output: Literal["probability", "logit"] = "logit"
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    chance: ClassVar[float | None] = 0.0
     source: ClassVar[str] = "Ancona, Ceolini, Oeztireli, Gross 2018, ICLR"
 
     def __post_init__(self) -> None:
@@ -53,9 +48,11 @@ class SensitivityN(Metric):
         pixels = relevance.shape[1]
         counts = torch.tensor([max(1, round(f * pixels)) for f in self.fractions], device=plane.device)
         orders = [scene.rng.permutation(pixels, f"sensitivity_n/{i}", shared=True) for i in range(self.n_draws)]
+        place = torch.arange(pixels, device=plane.device)
+        ranks = (torch.empty_like(place).scatter_(0, order, place).expand(len(plane), -1) for order in orders)
         fall = scene.shared(
             f"sensitivity_n/{self.fractions}/{self.n_draws}/{self.substrate}/{self.output}",
-            lambda: {"fall": self._fall(orders, counts, scene)},
+            lambda: {"fall": falls(scene, substrate(self.substrate, scene), ranks, None, counts, self.output)},
         )["fall"]
         last = counts.to(relevance.device) - 1
         sums = [relevance[:, order.to(relevance.device)].cumsum(1)[:, last] for order in orders]
@@ -63,15 +60,3 @@ class SensitivityN(Metric):
         correlation = pearson(total.flatten(0, 1), fall.flatten(0, 1)).view(total.shape[:2])
         at = torch.tensor(self.fractions, dtype=correlation.dtype, device=correlation.device)
         return flagged(correlation.mean(1), map_flags(plane), correlation, at)
-
-    def _fall(self, orders: list[Tensor], counts: Tensor, scene: Scene) -> Tensor:
-        """(B, K, n_draws): f(x) - f(x without the first counts[k] pixels of each order)."""
-        x, finish = scene.model.normalise(scene.x), substrate(self.substrate, scene)
-        whole = answer("image", x, scene, self.output).unsqueeze(1)
-        falls = []
-        for order in orders:
-            rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-            rank = rank.expand(len(x), -1)
-            f = curve(scene.model, x, finish, rank, counts, scene.target, output=self.output, chunk=scene.chunk)
-            falls.append(whole - f)
-        return torch.stack(falls, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -20,15 +21,31 @@ from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
 
 
-def fall(scene: Scene, finish: Tensor, rank: Tensor, since: Tensor, until: Tensor, output: Output) -> Tensor:
-    """(B, K) float64: f(x) - f(x without the pixels with since[k] <= rank < until[k])."""
+def falls(
+    scene: Scene, finish: Tensor, ranks: Iterable[Tensor], since: Tensor | None, until: Tensor, output: Output
+) -> Tensor:
+    """(B, K, N) float64: f(x) - f(x without the pixels with since[k] <= rank < until[k]), for each of N ranks."""
     x = scene.model.normalise(scene.x)
     whole = answer("image", x, scene, output).unsqueeze(1)
-    return whole - curve(scene.model, x, finish, rank, until, scene.target, since, output, scene.chunk)
+    removed = [curve(scene.model, x, finish, r, until, scene.target, since, output, scene.chunk) for r in ranks]
+    return torch.stack([whole - f for f in removed], 2)
 
 
 @dataclass
-class SaCo(Metric):
+class Removal(Metric):
+    """Whether the map foretells what the loss of pixels does to the model's answer f."""
+
+    substrate: Literal["blur", "grey", "black", "random_rgb", "image_mean"] = "grey"
+    output: Literal["probability", "logit"] = "logit"
+
+    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    chance: ClassVar[float | None] = 0.0
+
+
+@dataclass
+class SaCo(Removal):
     """Salience-guided faithfulness coefficient: sum over pairs i < j of +-(s_i - s_j) / sum of |s_i - s_j|.
 
     The pixels in order of falling saliency make K groups of equal size; s_i is the sum of the map over group i, d_i =
@@ -41,10 +58,6 @@ class SaCo(Metric):
     output: Literal["probability", "logit"] = "probability"
     ties: Literal["random", "raster", "raster_reversed"] = "random"
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    chance: ClassVar[float | None] = 0.0
     source: ClassVar[str] = "Wu, Kang, Tang, Hong, Yan 2024, CVPR"
 
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
@@ -60,7 +73,7 @@ class SaCo(Metric):
             raise SalrunError(f"saco: groups must be at most the image's {pixels} pixels, got {self.groups}")
         edge = torch.arange(self.groups + 1, device="cpu") * pixels // self.groups
         cut = edge.to(rank.device)
-        d = fall(scene, substrate(self.substrate, scene), rank, cut[:-1], cut[1:], self.output)
+        d = falls(scene, substrate(self.substrate, scene), [rank], cut[:-1], cut[1:], self.output).squeeze(2)
         s = group_sums(plane, rank, edge).to(d.device)
         first, second = torch.triu_indices(self.groups, self.groups, 1, device=d.device)
         weight = s[:, first] - s[:, second]
@@ -69,7 +82,7 @@ class SaCo(Metric):
 
 
 @dataclass
-class IDSDS(Metric):
+class IDSDS(Removal):
     """Single deletion score: Spearman over the cells of a grid of the map's sum and f(x) - f(x without the cell).
 
     f is the class's logit, the removed cell the data's mean colour. The answers serve all methods. In-domain (IDSDS) it
@@ -78,13 +91,7 @@ class IDSDS(Metric):
     """
 
     grid: Annotated[int, AtLeast(2)] = 4
-    substrate: Literal["blur", "grey", "black", "random_rgb", "image_mean"] = "grey"
-    output: Literal["probability", "logit"] = "logit"
 
-    direction: ClassVar[Literal["higher", "lower", "none"]] = "higher"
-    needs: ClassVar[frozenset[str]] = frozenset({"model"})
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    chance: ClassVar[float | None] = 0.0
     source: ClassVar[str] = "Hesse, Schaub-Meyer, Roth 2024, NeurIPS Datasets and Benchmarks"
 
     def shared_passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
@@ -99,7 +106,7 @@ class IDSDS(Metric):
         number = torch.arange(self.grid**2, device=plane.device)
         d = scene.shared(
             f"idsds/{self.grid}/{self.substrate}/{self.output}",
-            lambda: {"fall": fall(scene, substrate(self.substrate, scene), cell, number, number + 1, self.output)},
-        )["fall"]
+            lambda: {"fall": falls(scene, substrate(self.substrate, scene), [cell], number, number + 1, self.output)},
+        )["fall"].squeeze(2)
         total = torch.zeros_like(d).scatter_add(1, cell.to(d.device), relevance.to(d.device))
         return flagged(spearman(total, d), map_flags(plane))
