@@ -10,7 +10,7 @@ from torch import Tensor
 
 from salrun.methods.superpixels import superpixels
 from salrun.metrics.common import as_plane, wide
-from salrun.metrics.perturbation import answer, curve, flagged, pixel_rank, substrate
+from salrun.metrics.perturbation import answer, ask, batch_size, flagged, pixel_rank, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import Above, AtLeast
 from salrun.types import Metric, Scene, Score
@@ -58,13 +58,30 @@ class IROF(Metric):
         start, finish = scene.model.normalise(scene.x), substrate(self.substrate, scene)
         first = answer("image", start, scene, "probability").unsqueeze(1)
         last = answer(self.substrate, finish, scene, "probability").unsqueeze(1)
-        rank = place.gather(1, segment)
-        until = torch.arange(1, most, device=rank.device)
-        f = curve(scene.model, start, finish, rank, until, scene.target, chunk=scene.chunk)
-        f = torch.cat([first, f, last], 1) / first
+        f = last.repeat(1, most)
+        image, step, value = self._removed(scene, start, finish, place.gather(1, segment), count)
+        f[image, step] = value
+        f = torch.cat([first, f], 1) / first
         between = torch.arange(most, device=f.device) < count.unsqueeze(1).to(f.device)
         area = ((f[:, 1:] + f[:, :-1]) / 2).where(between, 0).sum(1) / wide(count)
         return flagged(1 - area, map_flags(plane))
+
+    def _removed(
+        self, scene: Scene, start: Tensor, finish: Tensor, rank: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Image, l - 1 and f(x^(l)) for l = 1..L-1, L each image's own: nothing is shown beyond it."""
+        rank, count = rank.to(start.device), count.to(start.device)
+        level = torch.arange(1, int(count.max()), device=start.device)
+        image, step = (level < count.unsqueeze(1)).nonzero(as_tuple=True)
+
+        def points(row: Tensor, _: Tensor) -> Tensor:
+            one = image[row]
+            hidden = (rank[one] <= step[row].unsqueeze(1)).view(-1, 1, *start.shape[2:])
+            return torch.where(hidden, finish[one], start[one])
+
+        size = batch_size(start, scene.chunk)
+        f = ask(scene.model, points, (len(image), 1), scene.target[image], "probability", size).squeeze(1)
+        return image.to(f.device), step.to(f.device), f
 
     def _segments(self, x: Tensor) -> Tensor:
         return superpixels(x, "slic", self.n_segments, self.compactness, ratio=0, kernel_size=0, max_dist=0)[0]

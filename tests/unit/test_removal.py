@@ -188,6 +188,21 @@ def test_irof_of_a_class_that_one_superpixel_decides() -> None:
     assert IROF(n_segments=4)(-plane, scene).value.item() == pytest.approx(1 / (2 * count))
 
 
+def test_irof_shows_no_image_beyond_its_own_superpixels() -> None:
+    scene, plane = scene_of()
+    parts = torch.stack([torch.arange(SIZE**2) * n // SIZE**2 for n in (2, 3, 7)])
+    given = {"segment": parts}
+    shown: list[int] = []
+    scene.model.module.register_forward_hook(lambda module, given, logits: shown.append(len(logits)))
+    scene = replace(scene, shared=lambda name, compute: given if "superpixels" in name else compute())  # as it is then
+    together = IROF()(plane, scene).value
+    assert sum(shown) == (2 + 3 + 7) - BATCH + 2 * BATCH
+    for i in range(BATCH):
+        one = replace(scene, x=scene.x[i : i + 1], target=scene.target[i : i + 1], rng=scene.rng[i : i + 1])
+        given = {"segment": parts[i : i + 1]}
+        assert IROF()(plane[i : i + 1], one).value.item() == pytest.approx(together[i].item(), rel=1e-12)
+
+
 def test_answers_are_computed_once_for_all_methods() -> None:
     scene, plane = scene_of()
     kept: dict = {}
