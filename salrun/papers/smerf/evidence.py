@@ -22,6 +22,7 @@ from salrun.papers.smerf.terms import (
     MODES,
     PAPER,
     POOLS,
+    PRINTED,
     RECOMMENDED,
     SETTINGS,
     SHOWN_LINES,
@@ -47,7 +48,7 @@ OBJECTS, IOU_BY_K = f"{PAPER}_objects", f"{PAPER}_iou_by_k"  # tables of single 
 ACCURACIES = ["seed", "condition", "setting", "bucket", "accuracy", "source", "verified"]
 MEANINGS = {  # fact of a model -> its values that name a condition
     "dataset.background": {"noise": "noise", "places": "places"},
-    "model.name": {"smerf_alexnet": "alexnet", "smerf_vgg16": "vgg16"},
+    "model.name": {"smerf_alexnet": "alexnet", "smerf_vgg16": "vgg16", "smerf_vit": "vit"},
     "model.training": {"pgd": "pgd", "none": "random"},
 }
 READINGS = {  # and those that name a reading
@@ -475,7 +476,7 @@ def published_evidence() -> Measured:
     500 images in three or four digits are exact; those in two digits are not.
     """
     tables = {}
-    levels = [("plain", *CONDITIONS), ("simple", "complex"), ("piou", "pafl", "safl"), tuple(METHODS)]
+    levels = [("plain", *PRINTED), ("simple", "complex"), ("piou", "pafl", "safl"), tuple(METHODS)]
     for statistic, part in published().groupby("statistic"):
         known = part.set_index(["condition", "pool", "metric", "method"])
         at_most = known["remark"] == "at most"

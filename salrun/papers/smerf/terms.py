@@ -68,7 +68,8 @@ TEN = [*WEAK, "deep_taylor", "integrated_gradients", "lrp_epsilon", "deeplift_re
 NINE = [m for m in TEN if m != "deeplift_reveal_cancel"]  # what the authors ran on AlexNet and VGG-16
 METRICS = {"pafl": "PAFL", "safl": "SAFL", "pmafl": "PMAFL", "smafl": "SMAFL", "piou": "PIOU", "siou": "SIOU"}
 MODES = ("code", "paper")
-CONDITIONS = ("noise", "places", "alexnet", "vgg16", "pgd", "random")
+PRINTED = ("noise", "places", "alexnet", "vgg16", "pgd", "random")  # conditions of the paper
+CONDITIONS = (*PRINTED, "vit")  # and ours
 RECOMMENDED = "recommended"  # the reading of the paper that departs from the recommended one in nothing
 
 Buckets = Mapping[str, tuple[str, ...]]  # setting -> some of its buckets

@@ -62,7 +62,12 @@ class YonaEvidence:
     def means(self, seed: int, draws: int = DRAWS) -> pd.DataFrame:
         """Every mean with its interval over images, and the lowest and highest of the untrained copies' means."""
         rows = self.values[self.values["seed"] == seed]
-        by_copy = rows.groupby([*LEVELS, "copy"], observed=True)["value"].mean().groupby(LEVELS, observed=True).agg(["count", "min", "max"])
+        by_copy = (
+            rows.groupby([*LEVELS, "copy"], observed=True)["value"]
+            .mean()
+            .groupby(LEVELS, observed=True)
+            .agg(["count", "min", "max"])
+        )
         by_copy.columns = pd.Index(["copies", "lowest_copy", "highest_copy"])
         images = rows.dropna(subset="value").groupby(LEVELS, observed=True)["image_id"].nunique().rename("images")
         by_copy.index, images.index = as_text(by_copy.index), as_text(images.index)
