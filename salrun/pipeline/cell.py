@@ -93,7 +93,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
                 write_comparison(comparisons, out / "comparison")
         if config["report"]:
             with record.stage("report"):
-                write_report(out)
+                write_report(out, comparisons)
         record.write(made=made(out))
     link_latest(out)
     if told:

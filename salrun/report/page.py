@@ -43,10 +43,13 @@ FIGURE = re.compile(r"figure(\d+)([a-z]?)")
 PLACE = re.compile(r"Figures? ([\d a-z,]+)")
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` into a run directory and return its path. Missing pieces are named on the page."""
+def write_report(run_dir: Path, comparisons: Sequence[Comparison] | None = None) -> Path:
+    """Write `report.html` into a run directory and return its path. Missing pieces are named on the page.
+
+    `comparisons`: of this run, where they were made already.
+    """
     run_dir = Path(run_dir)
-    return _write(run_dir / "report.html", [_read_run(run_dir)], joint=False)
+    return _write(run_dir / "report.html", [_read_run(run_dir, comparisons)], joint=False)
 
 
 def write_joint_report(run_dirs: Sequence[Path], out: Path) -> Path:
@@ -69,7 +72,7 @@ class RunPage:
     model: pd.DataFrame | None
     summary: pd.DataFrame | None
     n_images: int | None
-    comparisons: list[Comparison]
+    comparisons: Sequence[Comparison]
     doubts: list[str]
     notes: list[str]
 
@@ -268,7 +271,7 @@ def _csp_hash(text: str) -> str:
 # --- reading a run ---------------------------------------------------------------------------------------------------
 
 
-def _read_run(path: Path) -> RunPage:
+def _read_run(path: Path, comparisons: Sequence[Comparison] | None = None) -> RunPage:
     if not path.is_dir():
         raise SalrunError(f"no run directory at {path}; `salrun status` lists the runs")
     run = results.Run(path)
@@ -286,7 +289,8 @@ def _read_run(path: Path) -> RunPage:
 
     info = part(lambda: run.facts) or {}
     paper = str(info.get("paper") or "")
-    comparisons = _attempt(lambda: compare_runs([run], none=True)) or []
+    if comparisons is None:
+        comparisons = _attempt(lambda: compare_runs([run], none=True)) or []
     named = comparisons[0].title if comparisons and not paper else ""
     return RunPage(
         run=run,

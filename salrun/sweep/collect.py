@@ -58,7 +58,7 @@ def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bo
                 write_comparison(comparisons, out / "comparison")
         if drawn:
             with record.stage("report"):
-                write_report(out)
+                write_report(out, comparisons)
     tell(comparisons)
     for line in missing:
         print(f"missing: {line}")
