@@ -14,13 +14,16 @@ precision; and of pixel flipping, every step of the curve a new batch, on those 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from bench_common import (
     ABOUT,
@@ -43,15 +46,25 @@ from bench_common import (
 from bench_methods import LARGER
 from torch import Tensor, nn
 
+from salrun.metrics.adcc import ADCC
 from salrun.metrics.aopc import AOPCMoRF
 from salrun.metrics.faithfulness import Faithfulness
+from salrun.metrics.infidelity import Infidelity
 from salrun.metrics.insertion import Deletion, Insertion, PixelFlipping
+from salrun.metrics.irof import IROF
+from salrun.metrics.localisation import LocalisationAUC, RelevanceRankAccuracy, TopKIntersection
 from salrun.metrics.masking import AverageDrop, AverageIncrease
 from salrun.metrics.monotonicity import Monotonicity
+from salrun.metrics.randomisation import EfficientMPRT, RandomLogit, SmoothMPRT
+from salrun.metrics.road import ROAD
+from salrun.metrics.robustness import LocalLipschitz
+from salrun.metrics.sensitivity_n import SensitivityN
+from salrun.metrics.single_deletion import IDSDS, SaCo
+from salrun.metrics.stability import RelativeStability, Sufficiency
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, inference_copy
 from salrun.rng import Draws, generator
-from salrun.types import Metric, Scene
+from salrun.types import PRIMARY, Metric, Scene
 
 # What the engine is to reach: of the best forward rate in float32, of the eager forward rate, of Quantus' rate. The
 # last two on the CIFAR network only: on a large one the forward pass is all there is.
@@ -146,6 +159,38 @@ def metric_of(name: str, case: Case) -> Metric:
             return Monotonicity(definition="arya", groups=n)
         case "monotonicity_nguyen":
             return Monotonicity(definition="nguyen", groups=3, n_samples=n // 3)
+        case "road":
+            return ROAD(fractions=[(k + 1) / (n // 2 + 1) for k in range(n // 2)])
+        case "irof":
+            return IROF(n_segments=n, compactness=COMPACT)
+        case "saco":
+            return SaCo(groups=n)
+        case "idsds":
+            return IDSDS(grid=math.isqrt(n))
+        case "sensitivity_n":
+            return SensitivityN(fractions=[0.2, 0.5, 0.8], n_draws=n // 3)
+        case "infidelity":
+            return Infidelity(n_draws=n, size=case.shape[1] // 2)
+        case "local_lipschitz":
+            return LocalLipschitz(n_draws=n // 3)
+        case "relative_stability":
+            return RelativeStability(n_draws=n // 3)
+        case "sufficiency":
+            return Sufficiency(n_draws=n // 3)
+        case "random_logit":
+            return RandomLogit(measures=["ssim"])
+        case "smooth_mprt":
+            return SmoothMPRT(n_draws=n // 3, measures=["ssim"])
+        case "efficient_mprt":
+            return EfficientMPRT()
+        case "relevance_rank_accuracy":
+            return RelevanceRankAccuracy()
+        case "localisation_auc":
+            return LocalisationAUC()
+        case "top_k_intersection":
+            return TopKIntersection(k=case.pixels // 4)
+        case "adcc":
+            return ADCC()
         case "average_drop":
             return AverageDrop()
     return AverageIncrease()
@@ -154,14 +199,55 @@ def metric_of(name: str, case: Case) -> Metric:
 FAMILIES = {
     "insertion": "curve", "deletion": "curve", "pixel_flipping": "curve", "aopc_morf": "curve",
     "faithfulness": "correlation", "monotonicity": "correlation", "monotonicity_arya": "correlation",
-    "monotonicity_nguyen": "correlation", "average_drop": "masking", "average_increase": "masking",
+    "monotonicity_nguyen": "correlation", "average_drop": "masking", "average_increase": "masking", "adcc": "masking",
+    "road": "removal", "irof": "removal", "saco": "removal", "idsds": "removal", "sensitivity_n": "removal",
+    "infidelity": "removal", "local_lipschitz": "neighbours", "relative_stability": "neighbours",
+    "sufficiency": "neighbours", "random_logit": "randomisation", "smooth_mprt": "randomisation",
+    "efficient_mprt": "randomisation", "relevance_rank_accuracy": "localisation", "localisation_auc": "localisation",
+    "top_k_intersection": "localisation",
 }  # fmt: skip
+
+
+def gradient(module: nn.Module, z: Tensor, target: Tensor) -> Tensor:
+    """The method where a metric explains: (B, 1, H, W) of |gradient|, in the network's input space."""
+    z = z.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(module(z).gather(1, target.unsqueeze(1)).sum(), z)
+    return slope.abs().amax(1, keepdim=True)
+
+
+def for_quantus(model: nn.Module, inputs: Any, targets: Any, **_: Any) -> Any:
+    device = next(model.parameters()).device
+    z, target = (torch.as_tensor(t, device=device) for t in (inputs, targets))
+    return gradient(model, z.float(), target.long()).cpu().numpy()
+
+
+def inside(case: Case) -> Tensor:
+    """(B, H, W): the object of the localisation metrics, a quarter of the image."""
+    mask = torch.zeros(case.batch, *case.shape[1:], dtype=torch.bool, device=case.x.device)
+    mask[:, : case.shape[1] // 2, : case.shape[2] // 2] = True
+    return mask
 
 
 def ours(case: Case, metric: Metric, model: Classifier) -> Job:
     """A new scene each time: what a scene keeps is not asked twice."""
     rng = Draws.of(0, [str(i) for i in range(case.batch)], case.x.device)
-    return lambda: metric(case.plane, Scene(model, case.x, case.target, case.target, rng, chunk=case.batch))
+    other = deepcopy(case.model)
+
+    def explain(x: Tensor, target: Tensor | None = None, by: Classifier = case.model) -> Tensor:
+        return gradient(by.module, by.normalise(x), case.target if target is None else target)
+
+    def other_map(name: str, x: Tensor | None = None) -> Tensor:
+        return explain(case.x if x is None else x, by=other)
+
+    def scene() -> Scene:
+        masks = {"object": inside(case)}
+        roles = {"object": torch.full((case.batch,), PRIMARY, device=case.x.device)}
+        return Scene(
+            model, case.x, case.target, case.target, rng, masks, roles,
+            explain=explain, other_map=other_map, chunk=case.batch,
+        )  # fmt: skip
+
+    return lambda: metric(case.plane, scene())
 
 
 def by_quantus(name: str, parts: Callable[[Case], int] | None, **options: Any) -> Callable[[Case], Job]:
@@ -175,12 +261,65 @@ def by_quantus(name: str, parts: Callable[[Case], int] | None, **options: Any) -
         metric = getattr(quantus, name)(abs=False, normalise=False, disable_warnings=True, **size, **given)
         x, a = case.model.normalise(case.x).cpu().numpy(), case.plane.cpu().numpy()
         y = case.target.cpu().numpy()
+        s = inside(case).unsqueeze(1).cpu().numpy()
         return lambda: metric(
-            model=case.model.module, x_batch=x, y_batch=y, a_batch=a, softmax=True, channel_first=True,
-            batch_size=case.batch, device=str(case.x.device),
+            model=case.model.module, x_batch=x, y_batch=y, a_batch=a, s_batch=s, softmax=True, channel_first=True,
+            batch_size=case.batch, device=str(case.x.device), explain_func=for_quantus,
         )  # fmt: skip
 
     return build
+
+
+def together(*builds: Callable[[Case], Job]) -> Callable[[Case], Job]:
+    """One after the other: what one of our metrics measures at once."""
+
+    def build(case: Case) -> Job:
+        jobs = [each(case) for each in builds]
+        return lambda: [job() for job in jobs]
+
+    return build
+
+
+COMPACT = 1e4  # superpixels are nearly squares: as many of noise as of a picture
+
+
+def with_segments(build: Callable[[Case], Job]) -> Callable[[Case], Job]:
+    """Quantus' superpixels as ours: it has no option for their number."""
+
+    def job(case: Case) -> Job:
+        from quantus.helpers import utils
+        from skimage.segmentation import slic
+
+        utils.slic = partial(slic, n_segments=case.steps, compactness=COMPACT)
+        return build(case)
+
+    return job
+
+
+def in_colour(arr: Any, mask: Any, **options: Any) -> Any:
+    """Quantus' own replacement; its IROF gives it a mask of one channel, which it takes for no colour image."""
+    from quantus.functions.perturb_func import baseline_replacement_by_mask
+
+    return baseline_replacement_by_mask(arr, np.broadcast_to(mask, arr.shape), **options)
+
+
+def of_one_channel(build: Callable[[Case], Job]) -> Callable[[Case], Job]:
+    """Quantus' ROAD takes elements of the first channel for pixels, and fails at those of others: they come last."""
+
+    def job(case: Case) -> Job:
+        last = torch.full_like(case.x[:, 1:], -1)
+        return build(replace(case, plane=torch.cat([case.plane, last], 1)))
+
+    return job
+
+
+def samples(case: Case) -> int:
+    return case.steps // 3
+
+
+def classes(case: Case) -> int:
+    with torch.no_grad():
+        return case.model(case.x[:1]).shape[1]
 
 
 def by_grad_cam(name: str) -> Callable[[Case], Job]:
@@ -196,6 +335,7 @@ def by_grad_cam(name: str) -> Callable[[Case], Job]:
     return build
 
 
+KINDS = ("Input", "Output", "Representation")
 PEERS: dict[str, tuple[str, Callable[[Case], Job]]] = {
     "deletion": (
         "quantus PixelFlipping",
@@ -220,14 +360,55 @@ PEERS: dict[str, tuple[str, Callable[[Case], Job]]] = {
             "MonotonicityCorrelation", lambda case: 3, nr_samples=lambda case: case.steps // 3
         ),
     ),
+    "road": (
+        "quantus ROAD",
+        of_one_channel(
+            by_quantus("ROAD", None, percentages=lambda case: (np.linspace(5, 95, case.steps) / 3).tolist())
+        ),
+    ),
+    "irof": ("quantus IROF", with_segments(by_quantus("IROF", None, perturb_func=lambda _: in_colour))),
+    "sensitivity_n": (
+        "quantus SensitivityN",
+        by_quantus("SensitivityN", lambda case: case.steps, n_max_percentage=1.0),
+    ),
+    "infidelity": (
+        "quantus Infidelity",
+        by_quantus(
+            "Infidelity", None, perturb_patch_sizes=lambda case: [case.shape[1]],
+            n_perturb_samples=lambda case: case.steps,
+        ),
+    ),
+    "local_lipschitz": (
+        "quantus LocalLipschitzEstimate",
+        by_quantus("LocalLipschitzEstimate", None, nr_samples=samples),
+    ),
+    "relative_stability": (
+        "quantus RelativeInputStability, Output, Representation",
+        together(*(by_quantus(f"Relative{k}Stability", None, nr_samples=samples) for k in KINDS)),
+    ),
+    "random_logit": ("quantus RandomLogit", by_quantus("RandomLogit", None, num_classes=classes)),
+    "smooth_mprt": ("quantus SmoothMPRT", by_quantus("SmoothMPRT", None, nr_samples=samples, skip_layers=True)),
+    "efficient_mprt": ("quantus EfficientMPRT", by_quantus("EfficientMPRT", None)),
+    "relevance_rank_accuracy": ("quantus RelevanceRankAccuracy", by_quantus("RelevanceRankAccuracy", None)),
+    "localisation_auc": ("quantus AUC", by_quantus("AUC", None)),
+    "top_k_intersection": (
+        "quantus TopKIntersection",
+        by_quantus("TopKIntersection", None, k=lambda case: case.pixels // 4),
+    ),
     "average_drop": ("grad-cam DropInConfidence", by_grad_cam("DropInConfidence")),
     "average_increase": ("grad-cam IncreaseInConfidence", by_grad_cam("IncreaseInConfidence")),
 }  # fmt: skip
 
 
+# For the same samples Quantus' stability asks for the predictions again for each of its three metrics, its efficient
+# MPRT for the map of the image that it is given.
+MORE_WORK = ("relative_stability", "efficient_mprt")
+
+
 def passes_of(metric: Metric, case: Case) -> int:
-    """Forward passes per image."""
-    return int(metric.passes(case.model, case.shape) + metric.shared_passes(case.model, case.shape))
+    """Forward passes per image, and maps; ADCC's pass of the masked image is beside its map."""
+    own = metric.passes(case.model, case.shape) + metric.shared_passes(case.model, case.shape)
+    return int(own) + isinstance(metric, ADCC) + ("explain" not in metric.needs) * len(metric.reads())
 
 
 def forward(run: Callable[[Tensor], Tensor], point: Tensor, times: int) -> Job:
@@ -242,8 +423,12 @@ def forward(run: Callable[[Tensor], Tensor], point: Tensor, times: int) -> Job:
 def measure(name: str, case: Case, limits: Limits) -> dict[str, Any]:
     """One row of the metrics' table."""
     metric = metric_of(name, case)
-    passes = passes_of(metric, case)
-    jobs = {"forward": forward(case.model.module, case.model.normalise(case.x), 2)}
+    point = case.model.normalise(case.x)
+    maps = metric.passes(case.model, case.shape) if "explain" in metric.needs else len(metric.reads())
+    explained, passes = int(maps), passes_of(metric, case) - int(maps)
+    jobs = {"forward": forward(case.model.module, point, 2)} if passes else {}
+    if explained:
+        jobs["gradient"] = lambda: gradient(case.model.module, point, case.target)
     jobs |= {kind: ours(case, metric, copy) for kind, copy in case.copies.items() if kind == "exact" or copy.reduced}
     faults: dict[str, str] = {}
     peer, build = PEERS.get(name, ("", None))
@@ -252,8 +437,9 @@ def measure(name: str, case: Case, limits: Limits) -> dict[str, Any]:
             jobs[peer] = build(replace(case, model=deepcopy(case.model)))
         except Exception as fault:
             faults[peer] = said(fault)
-    head = {"model": case.name, "family": FAMILIES[name], "metric": name, "passes": passes}
-    return measured(head, case.batch, {"forward": passes / 2}, jobs, [peer], limits, faults)
+    head = {"model": case.name, "family": FAMILIES[name], "metric": name, "passes": passes, "maps": explained}
+    floor = {kind: count for kind, count in {"forward": passes / 2, "gradient": explained}.items() if kind in jobs}
+    return measured(head, case.batch, floor, jobs, [peer], limits, faults)
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -335,12 +521,15 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
         "# Speed of the metrics that ask the model",
         "",
         "Images per second, of one map each: the median of the rounds [quartiles]; all contestants of a row take",
-        "turns. `passes`: forward passes per image. `floor`: as many eager forward passes in float32. `images/s` and",
-        "`fast`: on the compiled copies that a run uses, in float32 and with `numerics=fast`. `peer`: its counterpart,",
-        "with as many forward passes of the same batch size; insertion and Zhang's monotonicity have none.",
+        "turns. `passes`: forward passes per image; `maps`: maps that are made anew, here |gradient|. `floor`: as many",
+        "eager passes and gradients in float32. `images/s` and `fast`: on the compiled copies that a run uses, in",
+        "float32 and with `numerics=fast`. `peer`: its counterpart with as many forward passes and maps, in batches of",
+        "the same size; insertion, Zhang's monotonicity, SaCo, IDSDS, ADCC and sufficiency (Quantus' looks at no",
+        "neighbours) have none. IROF: Quantus is given as many superpixels as ours. For the same samples Quantus'",
+        "stability and efficient MPRT make more passes.",
         *ABOUT,
     ]
-    write_rows(out / "metrics", title, list(rows.values()), ("model", "family", "passes", "metric"), facts)
+    write_rows(out / "metrics", title, list(rows.values()), ("model", "family", "passes", "maps", "metric"), facts)
 
 
 def main(argv: list[str] | None = None) -> int:
