@@ -35,7 +35,7 @@ from salrun.sweep.jobs import finished
 log = logging.getLogger(__name__)
 
 OF_HYDRA = ("basic", "joblib", "submitit_local", "submitit_slurm", "ray")  # its own launchers and its plug-ins'
-NEEDS = {"salrun_launchers": "hydra_submitit_launcher"}  # our launchers are theirs, watched
+NEEDS = {"salrun_launchers": "hydra_submitit_launcher", "salrun_ray_launcher": "hydra_ray_launcher"}  # ours are theirs
 GRACE = 15.0  # seconds that a job has to end when its parent has
 
 

@@ -1,0 +1,1 @@
+"""Hydra finds launchers in packages of `hydra_plugins`: Ray's, of which one dead worker ends no other job."""
