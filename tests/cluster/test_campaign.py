@@ -1,0 +1,41 @@
+"""A short version of the kill campaign on Slurm and Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import campaign
+from tests.cluster.one_node_slurm import Slurm, one_node_slurm, why_not
+from tests.cluster.place import LAUNCHERS
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: the serial run is made once."""
+    return tmp_path_factory.mktemp("campaign")
+
+
+@pytest.fixture(scope="module")
+def slurm(folder: Path) -> Iterator[Slurm]:
+    if why_not():
+        pytest.skip(f"no Slurm here: {why_not()}")
+    with one_node_slurm(folder / "slurm") as daemons:
+        yield daemons
+
+
+@pytest.mark.parametrize("attack", [campaign.requeue, campaign.node_down, campaign.cancelled, campaign.ray_worker])
+def test_a_round_leaves_nothing_wrong(
+    attack: Callable[[campaign.Round], int], folder: Path, request: pytest.FixtureRequest
+) -> None:
+    launcher = "local_ray" if "ray" in attack.__name__ else "slurm_cpu"
+    if find_spec(f"hydra_plugins.{LAUNCHERS[launcher][0]}") is None:
+        pytest.skip(f"{LAUNCHERS[launcher][0]} is not installed: pip install 'salrun[cluster,ray]'")
+    daemons = request.getfixturevalue("slurm") if launcher == "slurm_cpu" else None
+    row = campaign.one_round(attack, 0, 1, folder / attack.__name__, daemons)
+    assert not row["fault"] and row["kills"] > 0, row
