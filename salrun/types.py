@@ -301,6 +301,10 @@ class Metric:
         """Forward passes per image done once for all methods."""
         return 0.0
 
+    def host_seconds(self, shape: tuple[int, int, int]) -> float:
+        """Seconds per image and method that it takes on the host, where these and not the passes are its cost."""
+        return 0.0
+
     def shared_as(self) -> str:
         """What the shared passes are called, where several metrics use the same; empty: they are its own."""
         return ""

@@ -4,8 +4,10 @@ classes (Sixt et al. 2020), and Yona and Greenfeld's causal quantity."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -52,6 +54,9 @@ class MapSimilarity(Metric):
 
     def reads(self) -> tuple[str, ...]:
         return (self.other,)
+
+    def host_seconds(self, shape: tuple[int, int, int]) -> float:
+        return seconds_of(tuple(self.measures), shape[1:])
 
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         return similarities(plane, map_of(self.other, scene, "map_similarity").to(plane.device), self.measures)
@@ -174,6 +179,15 @@ def similarities(plane: Tensor, other: Tensor, measures: Iterable[str]) -> dict[
     """The measures of the magnitudes of two maps, by name; either may be at fault."""
     a, b = (as_plane(p, "map_similarity").unsqueeze(1).abs() for p in (plane, other))
     return {name: settle(scored(MEASURES[name](a, b), plane), map_flags(other)) for name in measures}
+
+
+@cache
+def seconds_of(measures: tuple[str, ...], size: tuple[int, int], images: int = 8) -> float:
+    """Seconds per image of the measures here, timed on noise."""
+    one, other = torch.rand(2, images, 1, *size, dtype=torch.float64)
+    begun = time.monotonic()
+    similarities(one, other, measures)
+    return (time.monotonic() - begun) / images
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from salrun.pipeline.build import Cell
 from salrun.pipeline.stages import OWN, Stages, Tile
 
 PROBE_SECONDS = 0.5
+ENTRY_SECONDS = 0.0045  # what the key, the checks and the writing of a map or score take beside its passes
 
 Unit = tuple[int, str, str]  # a tile's index, a model's role, a method: what a run does at a time
 
@@ -49,6 +50,8 @@ class Plan:
     tiles: int
     map_bytes: int
     due: Mapping[Unit, float]  # passes to do, by tile, role and method
+    entries: int = 0  # maps and scores of a tile that are to be made
+    host: float = 0.0  # seconds that metrics take beside passes
     numerics: str = ""  # what half precision does, where it is used
 
     @property
@@ -57,7 +60,12 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        return sum(line.seconds for line in self.lines)
+        return sum(line.seconds for line in self.lines) + self.beside
+
+    @property
+    def beside(self) -> float:
+        """Seconds that are no passes."""
+        return self.host + ENTRY_SECONDS * self.entries
 
     def short(self) -> str:
         return (
@@ -72,6 +80,7 @@ class Plan:
             f"{duration(x.seconds):>9}"
             for x in self.lines
         ]
+        rows.append(f"{'beside':<8}{f'{self.entries:,} maps and scores of a tile':<79}{duration(self.beside):>9}")
         return "\n".join([head, *rows, f"in all: {self.short()}", *filter(None, [self.numerics])])
 
 
@@ -85,6 +94,7 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
         by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch))
     lines: list[Line] = []
     due: dict[Unit, float] = defaultdict(float)
+    entries, host = 0, 0.0
     for part in cell.methods:
         passes = part.method.passes(model, cell.dataset.shape)
         stored = dict.fromkeys(stages.models, 0)  # before a run: its own alone
@@ -93,6 +103,7 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
                 stored[role] += len(tile.ids)
             else:
                 due[tile.index, role, part.name] += passes * len(tile.ids)
+                entries += 1
         rate = by_copy if part.name in fast else by_model
         lines.append(Line("maps", part.name, passes, stored.pop(OWN), images, rate))
         if cell.others:
@@ -105,14 +116,15 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
         name = "/".join(filter(None, [metric.name, metric.mode]))
         explains = "explain" in metric.metric.needs
         once = metric.metric.shared_passes(model, cell.dataset.shape)
-        if not passes and not once:
-            continue
         roles = [role for role in stages.models if judged(metric, role)]
+        known = stages.models.keys() >= {*metric.metric.reads()}  # before a run the others are not made
         missing = {
             (tile.index, role, part.name): len(tile.ids)
             for role, part, tile in product(roles, cell.methods, tiles)
-            if not cell.store.has("scores", stages.score_key(tile, part, metric, role))
+            if not (known and cell.store.has("scores", stages.score_key(tile, part, metric, role)))
         }
+        entries += len(missing)
+        host += sum(missing.values()) * metric.metric.host_seconds(cell.dataset.shape) if missing else 0.0
         if passes:
             again = {p.name: cell.explainer(p, metric.metric).method for p in cell.methods}
             each = {n: passes * m.passes(model, cell.dataset.shape) if explains else passes for n, m in again.items()}
@@ -136,7 +148,7 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     shape = cell.dataset.shape
     width = 4 if cell.precision == "float32" else 8
     size_of_maps = images * (1 + len(cell.others)) * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
-    return Plan(lines, images, len(tiles), size_of_maps, due)
+    return Plan(lines, images, len(tiles), size_of_maps, due, entries, host)
 
 
 def judged(metric: MetricPart, role: str) -> bool:

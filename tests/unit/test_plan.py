@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from salrun.config.check import check
 from salrun.config.compose import compose_config
 from salrun.methods.chunking import run_chunked, run_grid
+from salrun.metrics.mass import MassShare
+from salrun.metrics.randomisation import MapSimilarity
 from salrun.pipeline import cell
-from salrun.pipeline.plan import Plan
+from salrun.pipeline.plan import ENTRY_SECONDS, Plan
 from salrun.pipeline.stages import Tile
 from salrun.progress import passed, watched
 from salrun.results.run import Run
@@ -106,6 +108,15 @@ def test_what_is_planned_is_what_is_done(paper: str, tmp_path: Path, monkeypatch
     assert planned == sum(bars[0].moves) == bars[0].total
     passes = worth * (sum(entered) - 6)
     assert passes <= planned <= 1.1 * passes  # what metrics share is planned for each
+    assert done.facts["plan"]["entries"] == sum(done.facts["computed"]["model"].values())
     assert max(bars[0].moves) < planned / 4 and done.facts["timings"]["maps and scores"] > 0
     again = Run(cell.run(config, tmp_path / "again", words))
-    assert again.facts["plan"]["passes"] == bars[1].total == 0
+    assert again.facts["plan"]["passes"] == bars[1].total == again.facts["plan"]["entries"] == 0
+
+
+def test_seconds_beside_passes_are_planned() -> None:
+    similarity = MapSimilarity(measures=["hog"])
+    assert similarity.host_seconds((1, 28, 28)) > 0 == MassShare().host_seconds((1, 28, 28))
+    cost = Plan([], 2, 1, 0, {}, entries=100, host=2.0)
+    assert cost.seconds == 2.0 + 100 * ENTRY_SECONDS
+    assert "100 maps and scores of a tile" in cost.table()
