@@ -7,7 +7,8 @@ routes it through reshaping. The module itself is never touched. An operator wit
 the mode cannot see (scripted code, a custom autograd function): nothing falls back to the plain gradient silently.
 
 In-place operators are computed out of place, because rules look at what was there before; the overwritten tensor then
-stands for the new value wherever the network uses it again.
+stands for the new value wherever the network uses it again. Attention, in whichever way a network calls it, is taken
+apart into products, sums and a softmax unless the rule set has a rule for it as a whole (`composed.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from salrun.errors import SalrunError
 from salrun.methods.chunking import gather_chunked
+from salrun.methods.composed import COMPOSED
 from salrun.models.classifier import check_targets, not_a_number, pick
 
 if TYPE_CHECKING:
@@ -35,18 +37,24 @@ Start = Literal["value", "one"]
 
 # Kind of operator -> the names torch gives its members (an in-place `name_` counts as `name`).
 _MEMBERS = {
-    "affine": "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul mm addmm",
+    "affine": "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul mm bmm addmm",
     "relu": "relu relu6",
     "clip": "clamp clip clamp_min threshold _threshold hardtanh",
-    "activation": "leaky_relu prelu elu selu celu gelu silu mish hardswish hardsigmoid sigmoid logsigmoid tanh "
-    "softplus softsign hardshrink softshrink tanhshrink exp expm1 log log1p sqrt rsqrt square abs pow erf sin cos "
-    "reciprocal __rdiv__ __rpow__ clamp_max",
+    "activation": "leaky_relu prelu elu selu celu gelu silu mish hardswish tanh softsign hardshrink softshrink "
+    "tanhshrink",
+    "gate": "sigmoid hardsigmoid",
+    "function": "logsigmoid softplus exp expm1 log log1p sqrt rsqrt square abs pow erf sin cos reciprocal __rdiv__ "
+    "__rpow__ clamp_max",
     "max_pool": "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
     "max": "amax max maximum max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
     "average": "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d mean sum "
     "interpolate upsample",
     "batch_norm": "batch_norm",
-    "norm": "layer_norm group_norm instance_norm local_response_norm normalize rms_norm",
+    "layer_norm": "layer_norm rms_norm",
+    "norm": "group_norm instance_norm local_response_norm normalize",
+    "attention": "scaled_dot_product_attention",
+    "composed": "multi_head_attention_forward baddbmm",
+    "einsum": "einsum",
     "softmax": "softmax",
     "log_softmax": "log_softmax",
     "add": "add sub subtract rsub __rsub__",
@@ -61,7 +69,8 @@ _MEMBERS = {
 }
 _KINDS = {name: kind for kind, names in _MEMBERS.items() for name in names.split()}
 _VIEWS = ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "contiguous")
-_SIZED = ("view", "view_as", "reshape", "reshape_as", "expand", "expand_as", "unflatten", "squeeze", "repeat", "tile")
+_RESHAPED = ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten")
+_SIZED = (*_RESHAPED, "expand", "expand_as", "squeeze", "repeat", "tile")
 _JOINED = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 _POINTWISE = ("scale", "add", "shape")  # what may lie between the image and its first layer
 
@@ -96,6 +105,7 @@ class Lane:
     box: tuple[Tensor, Tensor] | None = None  # the least and the greatest image, in the same form
     affine: tuple[Affine, Tensor] | None = None  # the layer that made it, and that layer's input
     positive: bool = False  # it has no negative entries, whatever the image
+    gate: str = ""  # it is what a "gate" (sigmoid) or a "softmax" made, up to reshaping and constant factors
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,19 @@ class Affine:
         return Affine(self.kernel, bias, self.conv, scale if self.scale is None else self.scale * scale)
 
 
+@dataclass(frozen=True)
+class Bilinear:
+    """y = f(a, b), linear in each factor: an elementwise product, a product of matrices, an einsum.
+
+    `to_a(s, b)` is the signal at a that a signal s at y gives, b standing for the other factor; `to_b(s, a)` likewise.
+    """
+
+    a: Tensor
+    b: Tensor
+    to_a: Callable[[Tensor, Tensor], Tensor]
+    to_b: Callable[[Tensor, Tensor], Tensor]
+
+
 @dataclass
 class Op:
     """One call of an operator, made functional, with at least one operand that depends on the image."""
@@ -157,6 +180,7 @@ class Op:
     cap: float = float("inf")  # where a ReLU saturates (ReLU6)
     terms: list[tuple[Tensor, float]] = field(default_factory=list)  # operands and coefficients of a sum
     affine: tuple[Affine, Tensor] | None = None
+    bilinear: Bilinear | None = None
     reference: Any = None  # the operator's value for the reference image, once it is known
 
     def __call__(self) -> Any:
@@ -166,10 +190,10 @@ class Op:
     def x(self) -> Tensor:
         return self.operands[0]
 
-    def at(self, place: Callable[[Tensor], Tensor]) -> Any:
-        """The operator applied to `place(t)` for each operand t, the constants as they are."""
+    def at(self, place: Callable[[Tensor], Tensor], constant: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
+        """The operator applied to `place(t)` for each operand t and `constant(t)` for every other tensor."""
         chosen = {id(t): place(t) for t in self.operands}
-        args, kwargs = _map((self.args, self.kwargs), lambda t: chosen.get(id(t), t))
+        args, kwargs = _map((self.args, self.kwargs), lambda t: chosen[id(t)] if id(t) in chosen else constant(t))
         return self.func(*args, **kwargs)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
@@ -184,11 +208,13 @@ class Rules:
     """A rule per kind of operator; a kind that is not named has none.
 
     `folds`: remember which affine layer made a tensor, so that a rule can see a layer together with what follows it.
+    `why`: the reason for which a kind has no rule, where there is one to tell.
     """
 
     name: str
     rules: dict[str, Rule]
     folds: bool = False
+    why: dict[str, str] = field(default_factory=dict)
 
 
 def ordinary(op: Op) -> Step:
@@ -260,9 +286,13 @@ class Tape(TorchFunctionMode):
         what = f"{self.rules.name} has no rule for the operator '{name}'"
         return SalrunError(f"{what} in {self.where()}" + (f": {why}" if why else ""))
 
+    @cached_property
+    def names(self) -> dict[int, str]:
+        return {id(module): name for name, module in self.module.named_modules()}
+
     def where(self) -> str:
         """The innermost module on the call stack."""
-        names = {id(module): name for name, module in self.module.named_modules()}
+        names = self.names
         frame = sys._getframe(1)
         while frame is not None:
             owner = frame.f_locals.get("self")
@@ -339,6 +369,9 @@ class Tape(TorchFunctionMode):
         if op.kind not in (None, "shape") and not all(t.is_floating_point() for t in op.operands):
             raise self.refuse(op, "it computes with a mask or an index that depends on the image")
         rule: Rule | None = ordinary if op.kind == "shape" else self.rules.rules.get(op.kind or "")
+        if rule is None and op.name in COMPOSED:
+            with self:
+                return COMPOSED[op.name](*op.args, **op.kwargs)
         if rule is None:
             return self._look(op)
         if rule is ordinary:
@@ -349,20 +382,27 @@ class Tape(TorchFunctionMode):
             value = _Attach.apply(step.back, step.value, *step.inputs)
         with torch.no_grad():
             if op.reference is None and self.known(op.x).reference is not None:
-                op.reference = self._beside(op)
+                op.reference = self._beside(op, value)
             self._mark(op, value)
         return value
 
-    def _beside(self, op: Op) -> Any:
+    def _beside(self, op: Op, value: Any) -> Any:
         """The operator's value for the reference.
 
         A reference that all images share has one row and broadcasts. Reshaping may name the number of images, and what
-        it is joined with may have as many rows (a class token), so there it is spread out first, and gathered again
-        where the copy was avoided (stride 0).
+        it is joined with may have as many rows: if these are all the same (a class token) one of them is taken.
+        Otherwise the reference is spread out first, and gathered again where the copy was avoided (stride 0).
         """
-        beside_constants = len(list(_tensors((op.args, op.kwargs)))) > len(op.operands)
-        if op.name not in _SIZED and not (op.name in _JOINED and beside_constants):
+        references = [self.reference(t) for t in op.operands]
+        constants = [t for t in _tensors((op.args, op.kwargs)) if not op.depends(t)] if op.name in _JOINED else []
+        same = all(r.shape == t.shape for r, t in zip(references, op.operands, strict=True))
+        if same or (op.name not in _SIZED and not constants):
             return op.at(self.reference)
+        if all(len(r) == 1 for r in references):
+            if op.name in _RESHAPED and len(value) == len(op.x):  # each row by itself
+                return references[0].reshape(1, *value.shape[1:])
+            if op.argument(1, "dim", 0) != 0 and constants and all(len(t) == 1 or t.stride(0) == 0 for t in constants):
+                return op.at(self.reference, lambda t: t[:1])
         spread = op.at(lambda t: self.reference(t).contiguous().expand(t.shape))
         return _map(spread, lambda v: v[:1] if v.stride(0) == 0 else v)
 
@@ -376,7 +416,7 @@ class Tape(TorchFunctionMode):
                 for t in tensors:
                     self.enter(t)
                 return answer
-        raise self.refuse(op)
+        raise self.refuse(op, self.rules.why.get(op.kind or ""))
 
     def _mark(self, op: Op, value: Any) -> None:
         lanes = [self.known(t) for t in op.operands]
@@ -393,6 +433,7 @@ class Tape(TorchFunctionMode):
             affine = op.affine if self.rules.folds else None
             lane = self.enter(t, reference=reference, first=first, box=box, affine=affine)
             lane.positive = _positive(op, lanes)
+            lane.gate = _gate(op, lanes)
             lane.shares = op.x if op.name in _VIEWS and not op.x.is_contiguous() and _is_laid_out(op.x) else None
 
     def _corner(self, side: int, t: Tensor) -> Tensor:
@@ -483,10 +524,16 @@ def one_hot(output: Tensor, target: Tensor) -> Tensor:
 
 def pullback(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """f(x), and the map that takes a signal s at f(x) to J^T s at x."""
+    y, pull = pullbacks(f, x)
+    return y, lambda s: pull(s)[0]
+
+
+def pullbacks(f: Callable[..., Tensor], *points: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """f(*points), and the map that takes a signal s at it to J^T s at each point."""
     with torch.enable_grad():
-        leaf = x.detach().requires_grad_(True)
-        y = f(leaf)
-    return y.detach(), lambda s: torch.autograd.grad(y, leaf, s, retain_graph=True)[0]
+        leaves = [point.detach().requires_grad_(True) for point in points]
+        y = f(*leaves)
+    return y.detach(), lambda s: torch.autograd.grad(y, leaves, s, retain_graph=True)
 
 
 def by_blocks(f: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
@@ -574,12 +621,20 @@ def _classify(op: Op) -> None:
         op.func = getattr(Tensor, op.name.replace("view", "reshape"))
     if op.kind == "affine":
         op.affine = _affine(op)
-        op.kind = "bilinear" if op.affine is None else "affine"
+        if op.affine is None and op.name.startswith("conv"):
+            op.kind = "filter"
+        elif op.affine is None and op.name == "addmm":
+            op.kind = "unknown"
+        elif op.affine is None:
+            op.kind = "bilinear" if len(op.operands) > 1 else "linear_map"
+    elif op.kind == "einsum":
+        factors = len(list(_tensors((op.args, op.kwargs))))
+        op.kind = "linear_map" if len(op.operands) == 1 else "bilinear" if factors == 2 else "unknown"
     elif op.kind == "relu" and op.name == "relu6":
         op.cap = 6.0
     elif op.kind == "clip":
         low, high = _clip_range(op)
-        op.kind = "relu" if low == 0 else "activation"
+        op.kind = "relu" if low == 0 else "function"
         op.cap = high
     elif op.kind == "batch_norm":
         if op.argument(5, "training", False):
@@ -596,11 +651,35 @@ def _classify(op: Op) -> None:
     elif op.kind == "scale" and len(op.args) > 1 and op.depends(op.args[1]):
         both = op.depends(op.args[0])
         quotient = op.name not in ("mul", "multiply")
-        op.kind = "quotient" if quotient else "product" if both else "scale"
+        op.kind = "quotient" if quotient else "bilinear" if both else "scale"
     elif op.kind == "max" and any(isinstance(a, Tensor) and not op.depends(a) for a in op.args):
         op.kind = "max with a constant"
-    if op.kind == "activation" and len(op.operands) > 1:
+    if op.kind in ("activation", "function") and len(op.operands) > 1:
         op.kind = "unknown"
+    if op.kind == "bilinear":
+        op.bilinear = _bilinear(op)
+
+
+def _bilinear(op: Op) -> Bilinear:
+    a, b = op.operands
+    if op.name in ("mul", "multiply"):
+        return Bilinear(a, b, lambda s, v: (s * v).sum_to_size(a.shape), lambda s, v: (s * v).sum_to_size(b.shape))
+    if op.name == "einsum":
+        f = partial(op.func, op.args[0])
+        return Bilinear(
+            a, b, lambda s, v: pullback(lambda t: f(t, v), a)[1](s), lambda s, v: pullback(lambda t: f(v, t), b)[1](s)
+        )
+    if min(a.dim(), b.dim()) < 2:
+        raise op.run.refuse(op, "both factors must be matrices")
+    return Bilinear(a, b, lambda s, v: (s @ v.mT).sum_to_size(a.shape), lambda s, v: (v.mT @ s).sum_to_size(b.shape))
+
+
+def _gate(op: Op, lanes: list[Lane]) -> str:
+    """Which kind of gate made the operator's value, up to reshaping and constant factors."""
+    if op.kind in ("gate", "softmax"):
+        return op.kind
+    kinds = {lane.gate for lane in lanes}
+    return kinds.pop() if op.kind in ("shape", "scale") and len(kinds) == 1 else ""
 
 
 def _positive(op: Op, lanes: list[Lane]) -> bool:
@@ -629,7 +708,7 @@ def _clip_range(op: Op) -> tuple[Any, Any]:
 
 
 def _affine(op: Op) -> tuple[Affine, Tensor] | None:
-    """The layer and its input; None where the weights, too, depend on the image."""
+    """The layer and its input; None where the weights, too, depend on the image, or are no matrix on its right."""
     if op.name.startswith("conv"):
         return _convolution(op)
     if op.name == "linear":
@@ -642,13 +721,11 @@ def _affine(op: Op) -> tuple[Affine, Tensor] | None:
         x, weight, bias = op.args[0], op.argument(1, "other"), None
         if weight is None:
             weight = op.kwargs["mat2"]
-        if op.depends(x) and not op.depends(weight) and weight.dim() != 2:
-            raise op.run.refuse(op, "the constant factor must be a matrix")
-        weight = weight.mT if weight.dim() >= 2 else weight
-    if len(op.operands) > 1:
+        if not op.depends(x) or weight.dim() != 2:
+            return None
+        weight = weight.mT
+    if len(op.operands) > 1 or not op.depends(x):
         return None
-    if not op.depends(x):
-        raise op.run.refuse(op, "the image's side must be the left factor")
     return Affine(weight.detach(), None if bias is None else bias.detach()), x
 
 
@@ -699,3 +776,12 @@ def _folded(op: Op) -> tuple[Affine, Tensor] | None:
         return None
     _, scale, shift, _ = batch_norm_parts(op)
     return layer.scaled(scale, shift), source
+
+
+def layer_norm_parts(op: Op) -> tuple[tuple[int, ...], Tensor | None, bool, float]:
+    """(axes, gain, centred, eps) of y = gain (x - mean) / sqrt(var + eps) + shift; an RMS norm is not centred."""
+    x, shape, gain = op.argument(0, "input"), op.argument(1, "normalized_shape"), op.argument(2, "weight")
+    centred = op.name == "layer_norm"
+    eps = op.argument(4, "eps", 1e-5) if centred else op.argument(3, "eps")
+    axes = tuple(range(-len(shape), 0))
+    return axes, None if gain is None else gain.detach(), centred, torch.finfo(x.dtype).eps if eps is None else eps

@@ -14,13 +14,22 @@ from salrun.methods.relevance import (
     add_positive,
     alpha_beta_rule,
     average_positive,
+    bilinear_z,
     bounded_rule,
+    factor_only,
     scale_unchanged,
     spread_rule,
 )
 from salrun.models.classifier import Classifier
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
+
+
+def gated(op: Op) -> Step:
+    """Signal times gate: the signal has all."""
+    if op.name not in ("mul", "multiply") or sum(bool(op.run.known(t).gate) for t in op.operands) != 1:
+        raise op.run.refuse(op, "of two factors one must be a sigmoid")
+    return bilinear_z(op)
 
 
 @dataclass
@@ -30,7 +39,8 @@ class DeepTaylor(Method):
     In the first layer, where x is not a ReLU's output, by the w^2 rule R_i = sum_j w_ij^2 R_j / sum_i w_ij^2 or, for
     images in [low, high], by z^B ("bounded"): shares x_i w_ij - low w+_ij - high w-_ij. Non-negative; sums to y_c+.
     Max-pooling gives all to the winner; average pooling and additions share by positive parts; a batch norm is folded
-    into the layer before it, and one that has none passes relevance unchanged.
+    into the layer before it, and one that has none passes relevance unchanged. A branch times a sigmoid of another
+    (squeeze and excitation) has all relevance, the sigmoid none. Activations other than ReLU are refused.
 
     `library: true` is what iNNvestigate's `deep_taylor.bounded` computes: the bias is added to the denominators (which
     may then vanish or change sign), batch norm is ignored, average pooling and additions pass the plain gradient.
@@ -62,6 +72,8 @@ class DeepTaylor(Method):
                 "affine": self.layer,
                 "batch_norm": self.norm,
                 "relu": unchanged,
+                "gate": factor_only,
+                "bilinear": gated,
                 "max_pool": ordinary,
                 "max": ordinary,
                 "average": ordinary if self.library else average_positive,
@@ -69,6 +81,7 @@ class DeepTaylor(Method):
                 "scale": scale_unchanged,
             },
             folds=not self.library,
+            why={"activation": "it is defined for ReLU"},
         )
 
     def layer(self, op: Op) -> Step:

@@ -15,22 +15,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from salrun.methods.backward import Op, Rule, Rules, Step, Trace, by_blocks, one_hot, ordinary, pullback, trace
+from salrun.methods.backward import (
+    Op,
+    Rule,
+    Rules,
+    Step,
+    Trace,
+    by_blocks,
+    layer_norm_parts,
+    one_hot,
+    ordinary,
+    pullback,
+    trace,
+)
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, references_of
 from salrun.methods.relevance import part
-from salrun.methods.variants import wide
 from salrun.models.classifier import Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
 _WINDOW = (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1), ("ceil_mode", False))
-_LINEAR = ("affine", "average", "batch_norm", "add", "scale")
+_LINEAR = ("affine", "linear_map", "average", "batch_norm", "add", "scale")
 
 
-def _rules(name: str, relu: Rule, activation: Rule, folds: bool = False) -> Rules:
-    rules = {**dict.fromkeys(_LINEAR, ordinary), "relu": relu, "activation": activation}
-    return Rules(name, {**rules, "max_pool": cross_max, "product": product, "softmax": softmax}, folds)
+def _rules(name: str, relu: Rule, elementwise: Rule, folds: bool = False) -> Rules:
+    rules = {**dict.fromkeys(_LINEAR, ordinary), **dict.fromkeys(("activation", "gate", "function"), elementwise)}
+    several = {"max_pool": cross_max, "bilinear": product, "softmax": softmax, "layer_norm": layer_norm}
+    return Rules(name, {**rules, **several, "relu": relu}, folds)
 
 
 def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
@@ -41,7 +53,7 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
 
         def back(m: Tensor) -> tuple[Tensor, ...]:
             x0, y0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-            return by_blocks(multiplied, x, y, x0, y0, m) if op.kind == "relu" else multiplied(x, y, x0, y0, m)
+            return multiplied(x, y, x0, y0, m) if op.name == "prelu" else by_blocks(multiplied, x, y, x0, y0, m)
 
         def multiplied(x: Tensor, y: Tensor, x0: Tensor, y0: Tensor, m: Tensor) -> tuple[Tensor]:
             return (ratio(y - y0, x - x0, near, slope(x if slope_at == "input" else x0)).mul_(m),)
@@ -150,12 +162,16 @@ def cross_max(op: Op) -> Step:
 
 
 def product(op: Op) -> Step:
-    """a b: each factor times the mean of the other over input and reference (the Shapley value of two factors)."""
-    a, b = op.args[:2]
+    """y = f(a, b), linear in each factor: df/da at the mean of b over input and reference, and b likewise.
+
+    That is the Shapley value of two factors, and a half of the change to each where both change alike.
+    """
+    pair = op.bilinear
+    a, b, to_a, to_b = pair.a, pair.b, pair.to_a, pair.to_b  # type: ignore[union-attr]
 
     def back(m: Tensor) -> tuple[Tensor, ...]:
-        mean_a, mean_b = ((t + op.run.paired(op.run.reference(t))) / 2 for t in (a, b))
-        return (m * mean_b).sum_to_size(a.shape), (m * mean_a).sum_to_size(b.shape)
+        mean_a, mean_b = ((t + op.run.paired(op.run.reference(t))).div_(2) for t in (a, b))
+        return to_a(m, mean_b), to_b(m, mean_a)
 
     return Step(op(), [a, b], back)
 
@@ -163,20 +179,47 @@ def product(op: Op) -> Step:
 def softmax(op: Op) -> Step:
     """p = exp(l), l_k = x_k - log S, S = sum_j exp(x_j): exp and log by rescaling, so m_x = m_l - sum(m_l) d(log S)/dx.
 
-    In float64, relative to the greatest entry: no term is large however far input and reference are apart.
+    The slope of exp from u0 to u is exp(max(u, u0)) (1 - exp(-t)) / t, t = |u - u0|: no term is large however far
+    input and reference are apart, and nothing cancels however near they are.
     """
-    x, dim = op.x, op.argument(1, "dim")
+    x, p, dim = op.x, op(), op.argument(1, "dim")
+
+    def slope(t: Tensor) -> Tensor:
+        """(1 - exp(-t)) / t of t >= 0, 1 at t = 0. Overwrites it."""
+        t = t.clamp_(min=1e-30)
+        return torch.expm1(-t).neg_().div_(t)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        z, z0 = wide(x), wide(op.run.paired(op.run.reference(x)))
-        p, p0, log_p, log_p0 = z.softmax(dim), z0.softmax(dim), z.log_softmax(dim), z0.log_softmax(dim)
-        m_log = wide(m) * ratio(p - p0, log_p - log_p0, 1e-6, p)
-        top = torch.maximum(z, z0).amax(dim, keepdim=True)
-        e, e0 = (z - top).exp(), (z0 - top).exp()
-        s, s0 = e.sum(dim, keepdim=True), e0.sum(dim, keepdim=True)
-        d_log_s = z.logsumexp(dim, keepdim=True) - z0.logsumexp(dim, keepdim=True)
-        through_s = ratio(d_log_s, s - s0, 1e-8, 1 / s) * ratio(e - e0, z - z0, 1e-6, e)
-        return ((m_log - m_log.sum(dim, keepdim=True) * through_s).to(m),)
+        x0, p0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
+        d = torch.where(x == x0, 0, x - x0)  # of a mask, too: minus infinity less itself
+        log_s, log_s0 = x.logsumexp(dim, keepdim=True), x0.logsumexp(dim, keepdim=True)
+        d_log_s = log_s - log_s0
+        m_log = slope((d - d_log_s).abs_()).mul_(torch.maximum(p, p0)).mul_(m)
+        through_s = torch.maximum(x, x0).sub_(torch.maximum(log_s, log_s0)).exp_().mul_(slope(d.abs_()))
+        through_s.mul_(m_log.sum(dim, keepdim=True) / slope(d_log_s.abs_()))
+        return (m_log.sub_(through_s),)
+
+    return Step(p, [x], back)
+
+
+def layer_norm(op: Op) -> Step:
+    """y = gain c r + shift, c = x - mean, r = 1 / sqrt(v), v = mean(c^2) + eps: d(c r) = r dc + c0 dr.
+
+    c goes first: a reference without contrast (c0 = 0) has a vast r0, which meets nothing but c0. Rescaled,
+    dr / dv = -r r0 / (1 / r + 1 / r0) and d(c^2) / dc = c + c0: nothing is divided by a difference.
+    """
+    x, (axes, gain, centred, eps) = op.x, layer_norm_parts(op)
+
+    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        c = x - x.mean(axes, keepdim=True) if centred else x
+        return c, torch.rsqrt(c.square().mean(axes, keepdim=True) + eps)
+
+    def back(m: Tensor) -> tuple[Tensor]:
+        (c, r), (c0, r0) = parts(x), parts(op.run.paired(op.run.reference(x)))
+        m = m if gain is None else m * gain
+        m_r = (m * c0).mean(axes, keepdim=True)  # over the number of entries, as v is
+        m_c = (m * r).sub_((c + c0).mul_(m_r * (r * r0 / (1 / r + 1 / r0))))
+        return (m_c.sub_(m_c.mean(axes, keepdim=True)) if centred else m_c,)
 
     return Step(op(), [x], back)
 

@@ -18,13 +18,14 @@ from salrun.types import Fitted, Method
 
 # What has no ReLU in it keeps its own gradient. Other activations are not in the list: the rule is about ReLUs.
 _ORDINARY = (
-    *("affine", "bilinear", "max_pool", "max", "average", "batch_norm", "norm"),
-    *("softmax", "log_softmax", "add", "scale", "product", "quotient"),
+    *("affine", "bilinear", "filter", "linear_map", "max_pool", "max", "average", "batch_norm", "layer_norm", "norm"),
+    *("attention", "softmax", "log_softmax", "add", "scale", "quotient"),
 )
 
 
 def _rules(name: str, relu: Callable[[Op], Step]) -> Rules:
-    return Rules(name, {**dict.fromkeys(_ORDINARY, ordinary), "relu": relu})
+    why = dict.fromkeys(("activation", "gate", "function"), "it is defined for ReLU")
+    return Rules(name, {**dict.fromkeys(_ORDINARY, ordinary), "relu": relu}, why=why)
 
 
 def positive_signal(op: Op) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -14,10 +15,15 @@ from salrun.methods.relevance import (
     Back,
     add_z,
     alpha_beta_rule,
-    average_z,
     batch_norm_library,
     batch_norm_z,
+    bilinear_z,
+    epsilon_div,
     epsilon_rule,
+    factor_only,
+    layer_norm_z,
+    linear_z,
+    safe_div,
     scale_unchanged,
     spread_rule,
     z_rule,
@@ -38,8 +44,13 @@ class LRP(Method):
     - flat (first convolution only): R_i = sum_j R_j / (number of inputs of j)
 
     LRP-z and LRP-epsilon use one rule everywhere. LRP-A-flat and LRP-B-flat (presets of iNNvestigate) use epsilon in
-    dense layers, alpha_beta = (1, 0) or (2, 1) in convolutions, flat in the first. ReLUs pass relevance unchanged,
-    max-pooling gives all to the winner, average pooling and additions follow the z rule.
+    dense layers, alpha_beta = (1, 0) or (2, 1) in convolutions, flat in the first. Activations pass relevance
+    unchanged, max-pooling gives all to the winner, average pooling and additions follow the z rule.
+
+    Of a product of two branches a gate (a sigmoid, the softmax of attention) gets nothing and the other factor all;
+    where neither is a gate, both get half. A layer norm follows the z rule with its standard deviation as a constant.
+    In a transformer that is the conservative propagation of Ali et al. 2022; `attn_lrp` hands relevance to queries and
+    keys too.
 
     `bias`: the bias in Z+ and Z-, its own sign in each ("split") or whole in both as in iNNvestigate ("library").
     `batch_norm`: folded into the layer before it, or iNNvestigate's rule for it.
@@ -75,9 +86,15 @@ class LRP(Method):
                 "affine": self.layer,
                 "batch_norm": self.norm,
                 "relu": unchanged,
+                "activation": unchanged,
+                "gate": unchanged,
+                "softmax": factor_only,
                 "max_pool": ordinary,
                 "max": ordinary,
-                "average": average_z,
+                "average": linear_z,
+                "linear_map": linear_z,
+                "bilinear": self.product,
+                "layer_norm": layer_norm_z,
                 "add": self.add,
                 "scale": scale_unchanged,
             },
@@ -106,6 +123,11 @@ class LRP(Method):
         if op.affine is not None:
             return self.layer(op)
         return batch_norm_library(op) if self.batch_norm == "library" else batch_norm_z(op)
+
+    def product(self, op: Op) -> Step:
+        """Of a product of matrices each sum is a dense layer's; a product of numbers has nothing to stabilise."""
+        stabilised = self.dense == "epsilon" and op.name not in ("mul", "multiply")
+        return bilinear_z(op, partial(epsilon_div, epsilon=self.epsilon) if stabilised else safe_div)
 
     def add(self, op: Op) -> Step:
         """The z rule; but what the flat rule gave to an image shifted by a constant belongs to the image."""

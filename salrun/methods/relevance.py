@@ -12,9 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from salrun.methods.backward import Affine, Op, Step, batch_norm_parts, pullback
+from salrun.methods.backward import Affine, Op, Step, batch_norm_parts, layer_norm_parts, pullback
 
 Back = Callable[[Tensor], Tensor]
+Divide = Callable[[Tensor, Tensor], Tensor]
 Bias = Literal["split", "library", "none"]
 TINY = 1e-7  # iNNvestigate's stabiliser
 
@@ -31,14 +32,15 @@ def z_rule(layer: Affine, x: Tensor, z: Tensor) -> Back:
     return lambda r: layer.pull(safe_div(r, z), x).mul_(x)
 
 
+def epsilon_div(p: Tensor, q: Tensor, epsilon: float) -> Tensor:
+    """p / (q + epsilon sgn(q)), sgn(0) = 1, for p and q of one shape."""
+    moved = torch.copysign(q.new_full((), epsilon), q).add_(q)
+    return torch.div(p, moved, out=moved)
+
+
 def epsilon_rule(layer: Affine, x: Tensor, z: Tensor, epsilon: float) -> Back:
     """R_i = x_i sum_j w_ij R_j / (z_j + epsilon sgn(z_j)), sgn(0) = 1."""
-
-    def back(r: Tensor) -> Tensor:
-        moved = torch.copysign(z.new_full((), epsilon), z).add_(z)
-        return layer.pull(torch.div(r, moved, out=moved), x).mul_(x)
-
-    return back
+    return lambda r: layer.pull(epsilon_div(r, z, epsilon), x).mul_(x)
 
 
 def alpha_beta_rule(
@@ -90,8 +92,8 @@ def part(t: Tensor, sign: int) -> Tensor:
     return t.clamp(min=0) if sign > 0 else t.clamp(max=0)
 
 
-def average_z(op: Op) -> Step:
-    """The z rule of average pooling, means and sums: R_i = x_i w_i R / y."""
+def linear_z(op: Op) -> Step:
+    """The z rule of a linear operator without a bias, such as average pooling, means and sums: R_i = x_i w_i R / y."""
     y, pull = pullback(lambda x: op.at(lambda _: x), op.x)
     return Step(y, [op.x], lambda r: (op.x * pull(safe_div(r, y)),))
 
@@ -129,9 +131,59 @@ def add_positive(op: Op) -> Step:
 
 def scale_unchanged(op: Op) -> Step:
     """y = c x: all relevance to x, wherever c is not 0."""
-    y = op()
-    ones = op.at(torch.ones_like)
-    return Step(y, [op.x], lambda r: (r.masked_fill(ones == 0, 0).sum_to_size(op.x.shape),))
+    return Step(op(), [op.x], lambda r: (r.masked_fill(op.at(torch.ones_like) == 0, 0).sum_to_size(op.x.shape),))
+
+
+def bilinear_z(op: Op, divide: Divide = safe_div) -> Step:
+    """y = f(a, b), linear in each factor: R_a = a df/da (R / y), R_b likewise, for a share of R each.
+
+    A gate (a sigmoid, a softmax) is taken for a constant, so that the other factor has all (Arras et al. 2017: "signal
+    takes all"; of attention: Ali et al. 2022); otherwise both have half (Achtibat et al. 2024).
+    """
+    pair, y = op.bilinear, op()  # type: ignore[assignment]
+    a, b, to_a, to_b = pair.a, pair.b, pair.to_a, pair.to_b  # type: ignore[union-attr]
+    a_gates, b_gates = (bool(op.run.known(t).gate) for t in (a, b))
+    if a_gates and not b_gates:
+        return Step(y, [b], lambda r: (to_b(divide(r, y), a) * b,))
+    if b_gates and not a_gates:
+        return Step(y, [a], lambda r: (to_a(divide(r, y), b) * a,))
+
+    def back(r: Tensor) -> tuple[Tensor, Tensor]:
+        s = divide(r, y) / 2
+        return to_a(s, b) * a, to_b(s, a) * b
+
+    return Step(y, [a, b], back)
+
+
+def factor_only(op: Op) -> Step:
+    """A gate whose value may only be a factor, where it is handed nothing; anywhere else the operator is refused."""
+    fault = op.run.refuse(op, "it has one as a factor only")
+
+    def back(r: Tensor) -> tuple[Tensor]:
+        raise fault
+
+    return Step(op(), [op.x], back)
+
+
+def standardised(op: Op) -> tuple[Tensor, Back]:
+    """A layer norm's value y = gain (x - mean) / std + shift, and s -> J^T s, where std is taken for a constant."""
+    x, (axes, gain, centred, eps) = op.x, layer_norm_parts(op)
+    if centred:
+        y, _, rate = torch.native_layer_norm(x, x.shape[-len(axes) :], gain, op.argument(3, "bias"), eps)
+    else:
+        y, rate = op(), torch.rsqrt(x.square().mean(axes, keepdim=True) + eps)
+
+    def pull(s: Tensor) -> Tensor:
+        s = s * rate if gain is None else (s * gain).mul_(rate)
+        return s.sub_(s.mean(axes, keepdim=True)) if centred else s
+
+    return y, pull
+
+
+def layer_norm_z(op: Op) -> Step:
+    """The z rule of a layer norm whose standard deviation is taken for a constant (Ali et al. 2022)."""
+    y, pull = standardised(op)
+    return Step(y, [op.x], lambda r: (pull(safe_div(r, y)).mul_(op.x),))
 
 
 def batch_norm_z(op: Op) -> Step:
