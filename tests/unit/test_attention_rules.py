@@ -13,6 +13,7 @@ import torchvision
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError
+from salrun.methods.attn_lrp import AttnLRP
 from salrun.methods.deep_taylor import DeepTaylor
 from salrun.methods.deeplift import DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
 from salrun.methods.gradient import InputXGradient, IntegratedGradients
@@ -34,6 +35,8 @@ ON_TRANSFORMERS: dict[str, Method] = {
     "deeplift_rescale": DeepLiftRescale(),
     "deeplift_reveal_cancel": DeepLiftRevealCancel(),
     "deep_shap": DeepSHAP(),
+    "attn_lrp": AttnLRP(),
+    "attn_lrp_gamma": AttnLRP(conv_gamma=0.25, dense_gamma=0.05),
 }
 
 
@@ -75,10 +78,12 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
 @pytest.mark.parametrize(
     ("method", "rules"),
     [
+        (AttnLRP(), {"epsilon": 0.0, "attention": "all"}),
+        (AttnLRP(attention="values"), {"epsilon": 0.0, "attention": "values"}),
         (LRP_Z, {"epsilon": 0.0, "attention": "values"}),
         (LRP(epsilon=0.3), {"epsilon": 0.3, "attention": "values"}),
     ],
-    ids=["lrp_z", "lrp_epsilon"],
+    ids=["attn_lrp", "attn_lrp, values", "lrp_z", "lrp_epsilon"],
 )
 def test_relevance_twin(method: Method, rules: dict) -> None:
     net, x = vit(), toys.images(2, 8)
@@ -120,16 +125,61 @@ def test_linear_attention_has_its_relevance_written_down() -> None:
     terms = -pixels[:, 1:2] * pixels * pixels * torch.tensor([[3.0], [1.0]]).double()  # targets 1 and 0
     expected = 0.75 * terms
     expected[:, 1] += 0.25 * terms.sum(1)
-    found = run(LRP_Z, net, x)
+    found = run(AttnLRP(), net, x)
     close(found.flatten(1), expected, 1e-12)
     close(found.sum((1, 2, 3)), logit(net, x), 1e-12)
+    close(run(LRP_Z, net, x).flatten(1), expected, 1e-12)  # no factor is a gate: half to each there, too
+
+
+class Softmax(nn.Module):
+    """One attention head without biases: logits = A (softmax(x x^T) x), A given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        return F.scaled_dot_product_attention(tokens, tokens, tokens).mean(1)
+
+
+@pytest.mark.parametrize("conv", [0.0, 0.5])
+def test_attn_lrp_conserves(conv: float) -> None:
+    """Without biases all of y_c arrives, but what the softmax's expansion at x keeps: R_p less x (R_p - p sum R_p)."""
+    net = random(nn.Sequential(nn.Conv2d(3, 4, 2, 2, bias=False), nn.GELU(), Softmax()))
+    x = toys.images(3, 6)
+    tokens = net[:2](x).detach().flatten(2).transpose(1, 2)
+    scores = tokens @ tokens.transpose(1, 2) / 2
+    p, y = scores.softmax(-1), scores.softmax(-1) @ tokens
+    m = F.one_hot(TARGET, 4).double().unsqueeze(1) / y.shape[1]  # the mean over tokens, one channel
+    r_p = p * ((0.5 * m * torch.ones_like(y)) @ tokens.transpose(1, 2))
+    kept = r_p.sum((1, 2)) - (scores * (r_p - p * r_p.sum(-1, keepdim=True))).sum((1, 2))
+    found = run(AttnLRP(conv_gamma=conv), net, x)
+    close(found.sum((1, 2, 3)), logit(net, x) - kept)
+    values = run(AttnLRP(conv_gamma=conv, attention="values"), net, x)
+    close(values.sum((1, 2, 3)), logit(net, x))
 
 
 def test_layer_norms_and_activations_conserve() -> None:
     """Gains but no shifts: relevance of the input adds up to the logit, layer by layer."""
     parts = [nn.Conv2d(3, 6, 2, 2, bias=False), nn.Flatten(2), nn.LayerNorm(9, bias=False), nn.GELU(), nn.Flatten()]
     net, x = random(nn.Sequential(*parts, nn.SiLU(), nn.RMSNorm(54), nn.Linear(54, 3, bias=False))), toys.images(3, 6)
-    close(run(LRP_Z, net, x).sum((1, 2, 3)), logit(net, x))
+    for method in (AttnLRP(), AttnLRP(0.3, 0.1), LRP_Z):
+        close(run(method, net, x).sum((1, 2, 3)), logit(net, x))
+
+
+def test_attn_lrp_is_input_times_gradient_in_a_relu_network() -> None:
+    parts = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)]
+    net, x = random(nn.Sequential(*parts)), toys.images(3, 8)
+    close(run(AttnLRP(), net, x), run(InputXGradient(), net, x))
+
+
+def test_gamma_rule_by_hand() -> None:
+    """x = (1, -2), gamma = 1: z_0 = 1 3 + (-2) 1 = 1 favours 1 3, z_1 = 1 1 + (-2) 1 = -1 favours (-2) 1."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[3.0, 1.0], [1.0, 1.0]]))
+        net[1].bias.zero_()
+    x = torch.tensor([1.0, -2.0]).double().view(1, 1, 1, 2).repeat(2, 1, 1, 1)
+    found = run(AttnLRP(dense_gamma=1.0), net, x).flatten(1)  # targets 1 and 0
+    expected = torch.tensor([[1.0 / 3, -4.0 / 3], [6.0 / 4, -2.0 / 4]], dtype=torch.float64)
+    close(found, expected, 1e-12)
 
 
 class Gated(nn.Module):
@@ -153,7 +203,7 @@ class Gated(nn.Module):
 def test_a_gate_is_a_constant_to_lrp(gate: Callable[[Tensor], Tensor], activation: Callable[[Tensor], Tensor]) -> None:
     """The signal has all relevance: the map is that of the network whose gates are numbers."""
     net, x = random(Gated(gate, activation)), toys.images(1, 8)
-    methods = [LRP_Z, LRP(epsilon=0.2), LRP(conv="alpha_beta", first="flat")]
+    methods = [LRP_Z, LRP(epsilon=0.2), LRP(conv="alpha_beta", first="flat"), AttnLRP(attention="values")]
     methods += [DeepTaylor()] if activation is F.relu and gate is torch.sigmoid else []
     found = [run(method, net, x) for method in methods]
     with torch.no_grad():
@@ -310,6 +360,7 @@ def test_vision_transformers(name: str) -> None:
     completeness(net, x, toys.images(2, 16, seed=5))
     for method in ON_TRANSFORMERS.values():
         assert run(method, net, x).abs().max() > 0
+    close(run(AttnLRP(attention="values"), net, x), run(LRP_Z, net, x))
     for method in (GuidedBackprop(), DeconvNet()):
         with pytest.raises(
             SalrunError, match=r"no rule for the operator 'gelu' in layer '\S+' .*: it is defined for ReLU"
@@ -349,7 +400,7 @@ REFUSING = {  # the first operator that guided backprop, and Deep Taylor, is not
 def test_gated_cnns(name: str) -> None:
     net, x = random(gated_cnns()[name]()), toys.images(2, 16)
     completeness(net, x, toys.images(2, 16, seed=5))
-    taken = [LRP_Z, LRP(), LRP(conv="alpha_beta", first="flat", alpha=2.0, beta=1.0), DeepLiftRevealCancel()]
+    taken = [LRP_Z, LRP(), LRP(conv="alpha_beta", first="flat", alpha=2.0, beta=1.0), DeepLiftRevealCancel(), AttnLRP()]
     for method in taken:
         assert run(method, net, x).abs().max() > 0
     for refused, methods in zip(REFUSING[name], ((GuidedBackprop(), DeconvNet()), (DeepTaylor(),)), strict=True):
@@ -363,7 +414,7 @@ def test_gated_cnns(name: str) -> None:
 
 def test_what_has_no_rule_is_named() -> None:
     net = random(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)))
-    for method in (LRP(), DeepLiftRescale()):
+    for method in (LRP(), AttnLRP(), DeepLiftRescale()):
         with pytest.raises(SalrunError, match=r"no rule for the operator 'group_norm' in layer '1' \(GroupNorm\)"):
             run(method, net, toys.images(1, 4))
     elsewhere = random(nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Softmax(1), nn.Linear(3, 3)))
