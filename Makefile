@@ -1,11 +1,11 @@
-# make help | install | quickstart | shell | test | test-cluster | test-cuda | test-mps | lint | torture | bench | data-* | train-* | reproduce-* | evidence | clean
+# make help | install | quickstart | shell | test | test-extras | test-cluster | test-cuda | test-mps | lint | docs | torture | bench | data-* | train-* | reproduce-* | evidence | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: help quickstart shell install test test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
+.PHONY: help quickstart shell install test test-extras docs test-cluster test-cuda test-mps lint torture bench bench-methods bench-metrics
 .PHONY: bench-growth bench-plan bench-numerics evidence clean
 
 help: ## what there is
@@ -40,6 +40,18 @@ $(VENV)/.cluster: $(STAMP)
 
 test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
 	$(BIN)/python -m pytest -rs tests/cluster
+
+EXTRAS = dev,peers,tensorboard,mlflow,wandb,huggingface,notebook,docs
+
+$(VENV)/.extras: $(STAMP)
+	$(INSTALL) '.[$(EXTRAS)]'
+	touch $(VENV)/.extras
+
+test-extras: $(VENV)/.extras ## trackers, the Hugging Face hub's data, the notebook and the docs site, with their packages
+	$(BIN)/python -m pytest -rs -n 2 --dist worksteal tests/extras
+
+docs: $(VENV)/.extras ## the docs as a site: build/site/index.html (strict: a broken link fails)
+	$(BIN)/python -m mkdocs build --strict
 
 LOOK_FOR = Look for: maps and scores as on the CPU (off by < 1e-4, < 1e-3); bfloat16 and, from Ampere on, tf32 among the \
 	steps of the fast copy, with a small effect; a compiled copy; chunks halved where memory is full; no skipped test.

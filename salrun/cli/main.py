@@ -17,6 +17,7 @@ from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
 from salrun.errors import SalrunError, users_fault
 from salrun.store.files import open_log
+from salrun.store.sources import commit
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
 
@@ -85,7 +86,7 @@ def act(command: Command) -> int:
     if command.verb in VERBS:
         return VERBS[command.verb].run(command.words)
     if command.verb in VERSIONS:
-        print(f"salrun {__version__}")
+        print(f"salrun {__version__}{version_of(commit())}")
     elif command.verb in HELPS or command.flags.help:
         print(help_text())
     else:
@@ -93,6 +94,11 @@ def act(command: Command) -> int:
 
         return experiment(command)
     return 0
+
+
+def version_of(known: str | None) -> str:
+    """` (commit 0123456789ab+)`; nothing where no commit is known."""
+    return f" (commit {known[:12]}{'+' if known.endswith('+') else ''})" if known else ""
 
 
 def help_text() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,6 +67,7 @@ _ABOUT_GROUPS = {
     "model": "networks: model=NAME",
     "methods": "saliency methods: 'methods=[a,b]'",
     "metrics": "what their maps are scored by: 'metrics=[a,b]'",
+    "logger": "trackers that finished runs are told to: logger=NAME",
     "hydra/launcher": "where the jobs of a sweep run: hydra/launcher=NAME",
     "views": "how a map becomes the plane that a metric reads: view=NAME",
 }
@@ -76,7 +77,7 @@ class List(Verb):
     """Name and description of everything in a group, yours of SALRUN_PLUGINS included; without a group: the groups."""
 
     about = "what there is"
-    example = "salrun list methods | metrics | experiment | dataset | model | reasoning | views"
+    example = "salrun list methods | metrics | experiment | dataset | model | reasoning | logger | views"
     words = ("GROUP", f"one of {', '.join([*GROUPS, 'views'])}")
 
     def act(self, given: argparse.Namespace) -> int:
@@ -118,27 +119,28 @@ class Check(Verb):
 
 
 class Status(Verb):
-    """One line per run: state, what, where, why, log; jobs of sweeps that never began come last."""
+    """One line per run: state, what, where, why, log; jobs of sweeps that never began come last.
+
+    `--watch` shows it anew until no job runs or waits; Ctrl-C ends the watching, not the jobs.
+    """
 
     about = "what is done, running, failed, missing"
-    example = "salrun status [outputs/...]"
+    example = "salrun status [outputs/...] [--watch]"
     words = ("FOLDER", "runs, sweeps, or folders of them; default: outputs")
 
+    def parser(self) -> Parser:
+        parser = super().parser()
+        parser.add_argument("--watch", action="store_true", help="again and again, until no job runs or waits")
+        parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="of --watch (5)")
+        return parser
+
     def act(self, given: argparse.Namespace) -> int:
-        from salrun.results.run import runs_below
-        from salrun.sweep.jobs import AGAIN, counts, job_in, jobs_of, sweeps_below
+        from salrun.cli.status import status, watch
 
         paths = [Path(w) for w in given.words] or [Path("outputs")]
-        asked = {job.folder: job for sweep in sweeps_below(paths) for job in jobs_of(sweep)}
-        runs = runs_below(paths, none=bool(asked))
-        jobs = [asked.pop(run) if run in asked else job_in(run) for run in runs] + list(asked.values())
-        jobs = [job for job in jobs if job.state != "planned"]
-        for job in jobs:
-            log = f"  log: {shown(job.log)}" if job.log and job.state == "failed" else ""
-            print(f"{job.state:<12}{job.what:<58}{shown(job.folder)}  {job.reason}{log}")
-        hint = f"; of a sweep, {AGAIN}" if any(job.state in ("failed", "missing") for job in jobs) else ""
-        print(f"{counts(jobs)}{hint}", file=sys.stderr)
-        return 0
+        if given.watch:
+            return watch(paths, given.every)
+        return status(paths)
 
 
 class Compare(Verb):
@@ -323,6 +325,32 @@ class Cache(Verb):
         print(f"store {root}")
         for stage, (entries, used) in store.usage().items():
             print(f"  {stage:<10}{entries:>8} entries {size(used):>10}")
+        return 0
+
+
+SCHEMAS = Path(__file__).resolve().parents[1] / "results" / "schemas"
+
+
+class Schema(Verb):
+    """The JSON Schema of run.json, or of a row of claims.csv, cells.csv or the scores; without a word: all."""
+
+    about = "JSON Schema of run.json and the tables"
+    example = "salrun schema [run | scores | cells | claims]"
+    words = ("NAME", "one of run, scores, cells, claims")
+
+    def act(self, given: argparse.Namespace) -> int:
+        files = {path.name.removesuffix(".schema.json"): path for path in sorted(SCHEMAS.glob("*.schema.json"))}
+        for word in given.words:
+            if word not in files:
+                raise unknown("schema", word, files, "salrun schema")
+        if len(given.words) > 1:
+            raise SalrunError(f"salrun schema takes one of {', '.join(files)}")
+        texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        for name, text in texts.items():
+            if name in given.words:
+                print(text, end="")
+            elif not given.words:
+                print(f"salrun schema {name:<8}{json.loads(text)['title']}: {shown(files[name])}")
         return 0
 
 

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from salrun.config.settings import folder_of
 from salrun.errors import SalrunError, named
 
-GROUPS = ("experiment", "dataset", "reasoning", "model", "methods", "metrics", "hydra/launcher")
+GROUPS = ("experiment", "dataset", "reasoning", "model", "methods", "metrics", "logger", "hydra/launcher")
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,7 @@ from salrun.config.signatures import UnknownKey, check_parameters, parameters
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import complaint
 
+TRACKERS = "salrun.tracking."  # each module of it is called as the package it writes for
 NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,120}")
 
 
@@ -70,7 +72,19 @@ def check(cfg: DictConfig) -> dict[str, Any]:
                 raise SalrunError(f"{where}: the name of a variant must be text, got {variant!r}: quote it")
             merged = {k: v for k, v in spec.items() if k != "variants"} | _mapping(changes, where)
             check_parameters(spec["_target_"], merged, where, OF_METRIC)
+    for name, spec in _mapping(config.get("logger"), "logger").items():
+        _check_part(spec, f"logger.{name}", selected=config["logger"])
+        _check_tracker(spec["_target_"], f"logger.{name}")
     return with_copies(_with_controls(config))
+
+
+def _check_tracker(target: str, where: str) -> None:
+    """What a tracker hands runs to must be installed; a folder of that name in the current one is no package."""
+    home = target.rpartition(".")[0]
+    package = home.removeprefix(TRACKERS)
+    found = find_spec(package) if package != home else None
+    if package != home and (found is None or found.origin is None):
+        raise SalrunError(f"{where} needs {package}: pip install 'salrun[{package}]'")
 
 
 def _with_controls(config: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +104,7 @@ def _with_controls(config: dict[str, Any]) -> dict[str, Any]:
 def _names(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(place, name) of what gives files and folders their names."""
     yield "name", str(config["name"])
-    for group in ("methods", "metrics", "others"):
+    for group in ("methods", "metrics", "others", "logger"):
         yield from ((f"a name in {group}", str(name)) for name in _mapping(config.get(group), group))
 
 

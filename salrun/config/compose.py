@@ -28,7 +28,7 @@ from salrun.config.settings import SETTINGS, Settings
 from salrun.config.signatures import UnknownKey
 from salrun.errors import SalrunError, near, unknown
 
-LISTS = ("methods", "metrics")  # groups of which a run has several
+LISTS = ("methods", "metrics", "logger")  # groups of which a run has several
 MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 
 
@@ -223,7 +223,9 @@ def _culprit(fault: Exception, plain: Sequence[str], search: Sequence[str]) -> s
 def _check_names(overrides: Sequence[str], folders: tuple[Path, ...]) -> None:
     """Names of groups, with near matches: for lists of methods Hydra's own error does not show the options."""
     for override in overrides:
-        match = re.match(r"\+?(experiment|dataset|model|methods|metrics|reasoning)=(.*)$", override, flags=re.DOTALL)
+        match = re.match(
+            r"\+?(experiment|dataset|model|methods|metrics|reasoning|logger)=(.*)$", override, flags=re.DOTALL
+        )
         if not match:
             continue
         group, value = match[1], match[2].strip()

@@ -95,6 +95,10 @@ class Settings:
     methods: dict[str, Any] | None = setting({}, "the saliency methods: 'methods=[a,b]'", deviates=True)
     metrics: dict[str, Any] | None = setting({}, "the metrics: 'metrics=[a,b]'", deviates=True)
 
+    logger: dict[str, Any] | None = setting(
+        {}, "trackers that finished runs are told to: logger=mlflow, 'logger=[tensorboard,wandb]'"
+    )
+
     # Of experiments whose paper can be read in several ways.
     reading: str | None = setting(None, "which of the `readings` is taken", deviates=True, added=True)
     choices: dict[str, Any] | None = setting(None, "what this reading means", deviates=True, added=True)
@@ -102,7 +106,7 @@ class Settings:
 
 ALL: dict[str, Field] = {f.name: f for f in fields(Settings)}
 SETTINGS = {name: declared for name, declared in ALL.items() if not declared.metadata["added"]}  # that every run has
-GROUPS = ("dataset", "reasoning", "model", "methods", "metrics")
+GROUPS = ("dataset", "reasoning", "model", "methods", "metrics", "logger")
 
 
 def default_of(name: str) -> Any:

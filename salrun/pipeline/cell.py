@@ -33,6 +33,7 @@ from salrun.results.record import RunRecord, code_of
 from salrun.results.run import Run
 from salrun.results.tables import write_numerics
 from salrun.store.files import write_atomic
+from salrun.tracking import track, trackers
 from salrun.types import Selecting
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
         settle_numerics(config)
         cell = build(config)
+        loggers = trackers(config)
         with record.stage("data"):
             choose_images(cell)
             work = tiles_of(cell)
@@ -96,6 +98,10 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
             with record.stage("report"):
                 write_report(out, comparisons)
         record.write(made=made(out))
+        if loggers:
+            record.write(status="done")  # whatever becomes of the trackers
+            with record.stage("tracking"):
+                record.write(tracked=track(Run(out), loggers))
     link_latest(out)
     if told:
         tell(Run(out), comparisons, config["verbose"])

@@ -1,4 +1,4 @@
-"""What a run says when it is done: the comparison, then at most six lines."""
+"""What a run says when it is done: the comparison, then at most six lines, and one per tracker."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def closing(run: Run, comparisons: Sequence[Comparison]) -> list[str]:
     if (run.path / "report.html").exists():
         lines.append(f"report:  {shown(run.path / 'report.html')}")
     lines.append(f"tables:  {shown(run.path / 'tables')}{' (and comparison/ beside it)' if comparisons else ''}")
+    lines += [f"tracked: {name}: {place}" for name, place in (run.facts.get("tracked") or {}).items()]
     return [*lines, f"next:    {next_step(run, comparisons)}"]
 
 

@@ -11,7 +11,6 @@ import platform
 import re
 import resource
 import shlex
-import subprocess
 import sys
 import time
 import traceback
@@ -29,7 +28,7 @@ from salrun.errors import SalrunError, users_fault
 from salrun.results.tables import SCHEMA
 from salrun.store.files import open_log, write_atomic
 from salrun.store.leases import HEART, here
-from salrun.store.sources import source_of_module
+from salrun.store.sources import commit, source_of_module
 
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
 
@@ -126,7 +125,9 @@ def read_facts(out: Path) -> dict[str, Any]:
 
 KINDS = {  # of what run.json says: anything else is no record of a run
     **dict.fromkeys(("deviations", "overrides", "metrics", "runs", "halved", "problems", "made"), list),
-    **dict.fromkeys(("methods", "models", "verification", "timings", "numerics", "versions", "seeds", "plan"), dict),
+    **dict.fromkeys(
+        ("methods", "models", "verification", "timings", "numerics", "versions", "seeds", "plan", "tracked"), dict
+    ),
     **dict.fromkeys(("status", "reason", "stage", "command", "host", "experiment", "scale", "shard", "code"), str),
     **dict.fromkeys(("attempts", "pid", "schema"), int),
 }
@@ -181,20 +182,6 @@ def version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def commit() -> str | None:
-    """The checkout's commit, with a + where files differ from it; None outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    git = ["git", "-C", str(root)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
 
 
 def peak_memory() -> float:

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -186,3 +187,18 @@ def _reach(module: str, seen: frozenset[str]) -> frozenset[str]:
         reached |= imports
         pending += imports
     return frozenset(reached)
+
+
+def commit() -> str | None:
+    """The checkout's commit, with a + where files differ from it; of an installed package the one it was built of."""
+    package = Path(__file__).resolve().parents[1]
+    if not (package.parent / ".git").exists():
+        built = package / "commit.txt"  # written by hatch_build.py
+        return built.read_text(encoding="utf-8").strip() if built.is_file() else None
+    git = ["git", "-C", str(package.parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

@@ -28,4 +28,4 @@ def test_make_installs_the_tested_versions() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     installs = [line for line in makefile.splitlines() if "pip install" in line and "--upgrade pip" not in line]
     assert len(installs) == 1 and "--constraint constraints.txt" in installs[0]
-    assert makefile.count("$(INSTALL) ") == 3
+    assert makefile.count("$(INSTALL) ") == 4

@@ -57,7 +57,7 @@ def shipped(folder: str, *patterns: str) -> set[str]:
 def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if not n.endswith("/")}
-    assert wheel.name == "salrun-0.1.0-py3-none-any.whl"
+    assert wheel.name == "salrun-0.2.0-py3-none-any.whl"
     assert wheel.stat().st_size < MOST
     wanted = {
         "code": shipped("salrun", "*.py", "py.typed"),
@@ -71,7 +71,7 @@ def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
     for what, files in wanted.items():
         assert files - names == set(), what
     assert len(wanted["checkpoints"]) >= 16 and len(wanted["configs"]) > 100 and len(wanted["glyphs"]) >= 2
-    own = {n for n in names if not n.startswith("salrun-0.1.0.dist-info/")}
+    own = {n for n in names if not n.startswith("salrun-0.2.0.dist-info/")}
     assert own == set().union(*wanted.values())
     assert {PurePosixPath(n).suffix for n in own} <= KINDS
 

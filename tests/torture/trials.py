@@ -46,8 +46,9 @@ from salrun.errors import SalrunError
 from salrun.models import recipe
 from salrun.models.checkpoint import read_card
 from salrun.pipeline import cell
-from salrun.results.record import RunRecord, commit
+from salrun.results.record import RunRecord
 from salrun.store import sources
+from salrun.store.sources import commit
 from salrun.store.tensors import digest, load_state, read_safetensors
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -1,0 +1,229 @@
+"""Real trackers, read back: TensorBoard's event files, MLflow's folder, database and server, wandb offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from salrun.results.run import Run
+from salrun.tracking import finished, track
+from tests.fake_run import make_run
+
+CELL = ["+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", "methods=[smerf/gradient]", "metrics=[pafl]"]
+CELL += ["dataset.n_per_bucket=1"]
+
+
+def needs(package: str) -> None:
+    pytest.importorskip(
+        package, reason=f"{package} is not installed: pip install 'salrun[{package}]' (make test-extras)"
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A job of a sweep, as it leaves its folder."""
+    sweep = tmp_path / "20260101-000000-000000"
+    sweep.mkdir()
+    (sweep / "multirun.yaml").touch()
+    folder = make_run(sweep / "0", n_images=24, methods=["gradient", "random"], groups=2)
+    (folder / "report.html").write_text("<html></html>")
+    return Run(folder)
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_has_scalars_figures_config_and_hparams(run: Run, tmp_path: Path) -> None:
+    needs("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    from salrun.tracking.tensorboard import TensorBoard
+
+    tracker = TensorBoard(folder=str(tmp_path / "events"))
+    place = track(run, {"tensorboard": tracker})["tensorboard"]
+    assert Path(place).parent.name == run.path.parent.name  # the sweep is a folder
+    track(run, {"tensorboard": tracker})  # told again: no second file
+    assert len(list(Path(place).glob("events.*"))) == 1
+    events = EventAccumulator(place, size_guidance={"images": 0}).Reload()
+    told = finished(run, groups=False)
+    assert set(events.Tags()["scalars"]) == set(told.metrics)
+    for name, value in told.metrics.items():
+        (point,) = events.Scalars(name)
+        assert point.value == pytest.approx(value, abs=1e-6)
+    assert events.Tags()["images"] == ["smerf_fig3"]
+    (text,) = events.Tensors("command/text_summary")
+    assert run.facts["command"].encode() in text.tensor_proto.string_val[0]
+    start = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    hparams = HParamsPluginData.FromString(start).session_start_info.hparams
+    assert hparams["methods.rise.n_masks"].number_value == 1000 and hparams["scale"].string_value == "laptop"
+
+
+# -- MLflow ------------------------------------------------------------------------------------------------------------
+
+
+def check_mlflow(uri: str, run: Run, tmp_path: Path) -> None:
+    """Tell two jobs of the sweep, and read back what a user would see."""
+    from mlflow import MlflowClient
+
+    from salrun.tracking.mlflow import MLflow
+
+    places = [track(run, {"mlflow": MLflow(uri=uri)})["mlflow"] for _ in range(2)]
+    assert all(place.startswith("run ") for place in places), places
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("smerf_complex_cr2")
+    every = client.search_runs([experiment.experiment_id])
+    (parent,) = [r for r in every if r.data.tags.get("salrun.kind") == "sweep"]
+    jobs = [r for r in every if r is not parent]
+    assert len(jobs) == 2
+    told = finished(run, groups=False)
+    for job in jobs:
+        assert job.data.tags["mlflow.parentRunId"] == parent.info.run_id and job.info.status == "FINISHED"
+        assert job.data.params == {key: str(value) for key, value in told.parameters.items()}
+        assert job.data.tags["salrun.command"] == run.facts["command"]
+        assert job.data.metrics == pytest.approx(dict(told.metrics))
+        folders = {f.path for f in client.list_artifacts(job.info.run_id)}
+        assert {"report.html", "config.yaml", "figures", "tables"} <= folders
+        figures = {f.path for f in client.list_artifacts(job.info.run_id, "figures")}
+        assert "figures/smerf_fig3.png" in figures
+        copy = client.download_artifacts(job.info.run_id, "figures/smerf_fig3.png", str(tmp_path))
+        assert Path(copy).read_bytes() == (run.path / "figures" / "smerf_fig3.png").read_bytes()
+
+
+@pytest.mark.parametrize("store", ["folder", "database"])
+def test_mlflow_on_files(run: Run, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("mlflow")
+    if store == "database" and find_spec("sqlalchemy") is None:
+        pytest.skip("a database takes the whole of mlflow: pip install mlflow")
+    monkeypatch.chdir(tmp_path)
+    check_mlflow(
+        str(tmp_path / "mlruns") if store == "folder" else f"sqlite:///{tmp_path / 'mlflow.db'}", run, tmp_path
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A real server on this machine, with a database and artefacts of its own; the client's package has none."""
+    needs("mlflow")
+    program = os.environ.get("SALRUN_MLFLOW") or (find_spec("flask") and shutil.which("mlflow"))
+    if not program:
+        pytest.skip(
+            "a server takes the whole of mlflow: pip install mlflow, here or where SALRUN_MLFLOW=<its command> is"
+        )
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path / 'server.db'}",
+        "--artifacts-destination",
+        str(tmp_path / "kept"),
+    ]
+    with open(tmp_path / "server.log", "wb") as log:
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        process = subprocess.Popen([program, *words], cwd=tmp_path, env=env, stdout=log, stderr=log)
+    try:
+        begun = time.monotonic()
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() - begun > 180:
+                    pytest.fail((tmp_path / "server.log").read_text()[-3000:])
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_mlflow_on_a_server(run: Run, tmp_path: Path, server: str) -> None:
+    check_mlflow(server, run, tmp_path)
+
+
+def test_a_server_that_is_not_there_is_a_warning(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    needs("mlflow")
+    from salrun.tracking.mlflow import MLflow
+
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        places = track(run, {"mlflow": MLflow(uri=nobody)})
+    assert places["mlflow"].startswith("failed: ") and "did not take the run" in caplog.text
+
+
+# -- Weights & Biases --------------------------------------------------------------------------------------------------
+
+
+def wandb_records(folder: Path) -> list:
+    """Every record of an offline run's file: LevelDB's log format, blocks of 32 KiB, after a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("*.wandb")
+    data, at, parts, records = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # no room for a header: the block is padded
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        parts = data[at + 7 : at + 7 + length] if kind in (1, 2) else parts + data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            records.append(Record.FromString(parts))
+    return records
+
+
+def test_wandb_offline(run: Run, tmp_path: Path) -> None:
+    needs("wandb")
+    from salrun.tracking.wandb import WandB
+
+    place = Path(track(run, {"wandb": WandB(folder=str(tmp_path / "kept"))})["wandb"])
+    assert place.parent == tmp_path / "kept" / "wandb" and place.name.startswith("offline-run-")
+    records = wandb_records(place)
+    about = next(r.run for r in records if r.WhichOneof("record_type") == "run")
+    assert about.run_group == run.path.parent.name and about.project == "salrun"
+    config = {(u.key or ".".join(u.nested_key)): json.loads(u.value_json) for u in about.config.update}
+    assert config["methods.rise.n_masks"] == 1000 and config["salrun.command"] == run.facts["command"]
+    summary = {}
+    for record in records:
+        if record.WhichOneof("record_type") == "summary":
+            summary |= {u.key or ".".join(u.nested_key): json.loads(u.value_json) for u in record.summary.update}
+    told = finished(run, groups=False)
+    assert {name: summary[name] for name in told.metrics} == pytest.approx(dict(told.metrics))
+    artefacts = [
+        r.request.log_artifact.artifact for r in records if r.request.WhichOneof("request_type") == "log_artifact"
+    ]
+    artefacts += [r.artifact for r in records if r.WhichOneof("record_type") == "artifact"]
+    assert {entry.path for a in artefacts for entry in a.manifest.contents} >= {"report.html", "figures/smerf_fig3.png"}
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_and_its_tables_are_those_of_an_untold_one(salrun_command, tmp_path: Path) -> None:
+    for package in ("tensorboard", "mlflow", "wandb"):
+        needs(package)
+    plain = salrun_command(*CELL, "hydra.run.dir=plain")
+    told = salrun_command(*CELL, "logger=[tensorboard,mlflow,wandb]", "hydra.run.dir=told")
+    failed = salrun_command(*CELL, "logger=mlflow", "logger.mlflow.uri=http://127.0.0.1:9", "hydra.run.dir=failed")
+    assert (plain.returncode, told.returncode, failed.returncode) == (0, 0, 0), told.stderr + failed.stderr
+    assert told.stdout.count("tracked: ") == 3 and "did not take the run" in failed.stderr
+    assert set(Run(tmp_path / "told").facts["tracked"]) == {"tensorboard", "mlflow", "wandb"}
+    assert Run(tmp_path / "failed").done and Run(tmp_path / "failed").facts["tracked"]["mlflow"].startswith("failed: ")
+    for path in sorted((tmp_path / "plain" / "tables").iterdir()):
+        for other in ("told", "failed"):
+            assert (tmp_path / other / "tables" / path.name).read_bytes() == path.read_bytes(), path.name
