@@ -6,7 +6,8 @@ Pairs and TextBox read pictures by `pictures.read_pictures`, which the keys of t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,25 +44,39 @@ def decoded(files: Sequence[tuple[str, Path, int]], prepare: Callable[[Image.Ima
     return Table(list(ids), torch.tensor(classes), lambda rows: decode([paths[r] for r in rows], prepare))
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A picture file, for reading; whatever goes wrong with it, in here or with its pixels, is told by its name."""
+    check_regular(path)
+    try:
+        with warnings.catch_warnings(), Image.open(path) as picture:
+            warnings.simplefilter("ignore")  # Pillow's of large pictures; larger ones it refuses
+            if max(picture.size) > LONGEST * min(picture.size):
+                raise ValueError(f"{picture.width} x {picture.height} pixels are no picture")
+            yield picture
+    except SalrunError:
+        raise
+    except Exception as fault:  # Pillow's decoders raise anything on damaged files
+        reason = str(fault).replace(f" {str(path)!r}", "") or type(fault).__name__
+        raise SalrunError(f"cannot read picture {path}: {reason}") from fault
+
+
 def decode(paths: Sequence[Path], prepare: Callable[[Image.Image], Image.Image] | None) -> Tensor:
     """(B, 3, H, W) bytes of prepared pictures."""
     arrays = []
     for path in paths:
-        check_regular(path)
-        try:
-            with warnings.catch_warnings(), Image.open(path) as picture:
-                warnings.simplefilter("ignore")  # Pillow's of large pictures; larger ones it refuses
-                if max(picture.size) > LONGEST * min(picture.size):
-                    raise ValueError(f"{picture.width} x {picture.height} pixels are no picture")
-                rgb = _rgb(picture)
-                arrays.append(np.asarray(prepare(rgb) if prepare else rgb))
-        except Exception as fault:  # Pillow's decoders raise anything on damaged files
-            reason = str(fault).replace(f" {str(path)!r}", "") or type(fault).__name__
-            raise SalrunError(f"cannot read picture {path}: {reason}") from fault
+        with opened(path) as picture:
+            colours = rgb(picture)
+            arrays.append(np.asarray(prepare(colours) if prepare else colours))
+    return stacked(arrays)
+
+
+def stacked(arrays: Sequence[np.ndarray]) -> Tensor:
+    """(B, C, H, W) of pictures with their channels last."""
     return torch.from_numpy(np.stack(arrays).transpose(0, 3, 1, 2).copy())
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
+def rgb(picture: Image.Image) -> Image.Image:
     """8 bits a colour: 16 of them divided by 257; alpha only where it hides nothing."""
     if picture.mode in DEEP or (picture.mode == "I" and picture.format == "PNG"):
         values = np.asarray(picture).astype(np.int64)
