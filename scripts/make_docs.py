@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from leaderboard import leaderboard
 
 from salrun.papers.evidence import published
 from salrun.papers.frozen import frozen
@@ -370,7 +371,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     f.__name__: f
     for f in (
         *(provenance, commands, accuracy, checkpoints, table, page),
-        *(verdict, claims, readings, verdicts, items, pools, brightness, subsets),
+        *(verdict, claims, readings, verdicts, items, pools, brightness, subsets, leaderboard),
     )
 }
 

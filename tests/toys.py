@@ -130,7 +130,9 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
 
 
 def script(name: str) -> ModuleType:
-    """scripts/<name>.py, imported."""
+    """scripts/<name>.py, imported; it finds its neighbours there."""
+    if str(ROOT / "scripts") not in sys.path:
+        sys.path.append(str(ROOT / "scripts"))
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,119 @@
+"""The block of docs/leaderboard.md: methods x data sets of a campaign under one score, each row with its command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from salrun.config.catalogue import names
+from salrun.results.run import Run
+from salrun.sweep.campaigns import HOW, UNASKED
+
+ARROWS = {"higher": "more is better", "lower": "less is better"}
+
+
+def leaderboard(folder: Path, metric: str, mode: str = "-", score: str = "-", *settings: str) -> str:
+    """Rows: methods, best mean over the data sets first; cells: mean with its 95% interval.
+
+    `-`: the metric has no such name. `settings`: words that a run's command must have; by default runs of no setting
+    that another run of the experiment lacks. One model: the interval is over its images; several: over the models.
+    """
+    runs = chosen([Run(path.parent) for path in sorted(folder.glob("*/run.json"))], settings)
+    cells = {cell: run for run in runs for cell in run.cells.loc[run.cells["role"] == "model", "cell"]}
+    table = pd.read_csv(folder / "summary.csv", keep_default_na=False, dtype={"cell": str})
+    named = {"metric": metric, "mode": mode.strip("-"), "score": score.strip("-")}
+    table = table[table["cell"].isin(cells) & (table[list(named)] == list(named.values())).all(axis=1)]
+    if table.empty:
+        raise SystemExit(f"leaderboard: no run of {folder.name} has {' '.join(filter(None, named.values()))}")
+    direction = table["direction"].iloc[0]
+    table = table.assign(**{end: pd.to_numeric(table[end]) for end in ("mean", "ci_low", "ci_high")})
+    order = table.groupby("method")["mean"].mean().sort_values(ascending=direction == "lower", kind="stable")
+    experiments = list(dict.fromkeys(table["experiment"].sort_values(kind="stable")))
+    rows = [
+        "| method | " + " | ".join(short(e, experiments) for e in experiments) + " | k | command |",
+        "|---|" + "--:|" * (len(experiments) + 1) + "---|",
+    ]
+    controls = {name for run in runs for name in run.controls}
+    for method in order.index:
+        part = table[table["method"] == method]
+        shown = [interval(part[part["experiment"] == e]) for e in experiments]
+        k = min(part[part["experiment"] == e]["cell"].nunique() for e in part["experiment"].unique())
+        of = [cells[cell] for cell in dict.fromkeys(part["cell"])]
+        title = f"{method} (control)" if method in controls else method
+        rows.append(f"| {title} | {' | '.join(shown)} | {k} | `{command(of, method, metric)}` |")
+    said = (
+        f"{' '.join(filter(None, named.values()))}, {ARROWS[direction]}; scale {', '.join(sorted(set(table['scale'])))}"
+    )
+    return "\n".join([f"{said}:", "", *rows])
+
+
+def chosen(runs: Sequence[Run], settings: Sequence[str]) -> list[Run]:
+    """The runs whose command has these words; without words those whose command is an experiment's plainest."""
+    plain = {run.path.name: len(asked(run)) for run in runs}
+    least = {run.experiment: min(plain[r.path.name] for r in runs if r.experiment == run.experiment) for run in runs}
+    if settings:
+        return [run for run in runs if set(settings) <= set(run.overrides)]
+    return [run for run in runs if plain[run.path.name] == least[run.experiment]]
+
+
+def asked(run: Run) -> list[str]:
+    """What a run's command says beside experiment, seed, and what changes no result."""
+    return [w for w in run.overrides if w not in UNASKED and not w.startswith((*HOW, "seed=", "+experiment="))]
+
+
+def interval(rows: pd.DataFrame) -> str:
+    """`0.123 [0.100, 0.146]`."""
+    means = rows["mean"].to_numpy()
+    if not len(means):
+        return ""
+    low, high = rows["ci_low"].iloc[0], rows["ci_high"].iloc[0]
+    if len(means) > 1:
+        half = t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
+        low, high = means.mean() - half, means.mean() + half
+    return f"{means.mean():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def command(runs: Sequence[Run], method: str, metric: str) -> str:
+    """What makes a row again; SystemExit where nothing does, for then there is no such row."""
+    words = asked(runs[0])
+    others = [w for run in runs for w in asked(run) if w not in words]
+    if others:
+        raise SystemExit(f"leaderboard: the runs of {method} differ in {others[0]}: no one command makes this row")
+    kept = [w for w in words if _of(w, "methods", method) and _of(w, "metrics", metric)]
+    experiments = ",".join(sorted({experiment_of(run) for run in runs}))
+    seeds = ",".join(map(str, sorted({int(run.facts["seed"]) for run in runs})))
+    many = ["-m"] if "," in experiments + seeds else []
+    parts = [f"{group}=[{path_of(runs[0], group, name)}]" for group, name in (("methods", method), ("metrics", metric))]
+    first = ["salrun", *many, f"+experiment={experiments}", *([] if seeds == "0" else [f"seed={seeds}"])]
+    return shlex.join([*first, *kept, *parts])
+
+
+def path_of(run: Run, group: str, name: str) -> str:
+    """The name of the config of a method or metric: the paper's own, or the plain one."""
+    known = names(group)
+    for path in (f"{run.facts['paper']}/{name}", name):
+        if path in known:
+            return path
+    raise SystemExit(f"leaderboard: no command makes the row of {name}: put it into conf/{group}/{name}.yaml")
+
+
+def experiment_of(run: Run) -> str:
+    return next(w.partition("=")[2] for w in run.overrides if w.startswith("+experiment="))
+
+
+def short(experiment: str, every: Sequence[str]) -> str:
+    """Without what all names begin with."""
+    first = experiment.partition("_")[0] + "_"
+    alike = len(every) > 1 and all(e.startswith(first) for e in every)
+    return experiment.removeprefix(first) if alike else experiment
+
+
+def _of(word: str, group: str, name: str) -> bool:
+    """Whether a word is about this part of a group, or about no part of it."""
+    place = word.lstrip("+~").split("=")[0].split(".")
+    return place[0] != group or len(place) < 2 or place[1] == name
