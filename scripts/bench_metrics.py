@@ -291,7 +291,7 @@ def with_segments(build: Callable[[Case], Job]) -> Callable[[Case], Job]:
         from skimage.segmentation import slic
 
         utils.slic = partial(slic, n_segments=case.steps, compactness=COMPACT)
-        np.trapz = np.trapezoid  # type: ignore[attr-defined]  # which it calls by the name that numpy 2.4 has no more
+        np.trapz = np.trapezoid  # type: ignore[attr-defined]  # noqa: NPY201  # the name that it calls is gone
         return build(case)
 
     return job

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from salrun.results.claims import NOT_TESTED, headline
 from salrun.results.kept import keep as keep_run
 from salrun.results.kept import without_machine
 from salrun.results.run import Run
-from salrun.results.tables import ALL
+from salrun.results.tables import ALL, markdown
 from salrun.sweep.campaigns import PAPERS, evidence
 from salrun.sweep.collect import collect_runs
 
@@ -106,24 +105,6 @@ def _short(cell: str) -> str:
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A GitHub table; numbers right-aligned."""
-    numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table]
-    lines = [
-        "| " + " | ".join(map(str, table.columns)) + " |",
-        "|" + "|".join("--:" if n else "---" for n in numeric) + "|",
-    ]
-    for row in table.itertuples(index=False):
-        lines.append("| " + " | ".join(_cell(v) for v in row) + " |")
-    return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.3f}"
-    return str(value).replace("|", "\\|")
 
 
 def _read(folder: Path, name: str, **options: object) -> pd.DataFrame:

@@ -71,8 +71,8 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
         record.write(deviations=[*record.facts["deviations"], *doubts])
         with record.stage("plan"):
             cost = plan(cell, stages, work)
-        facts = {"images": cost.images, "passes": cost.passes, "entries": cost.entries, "seconds": round(cost.seconds, 1)}
-        record.write(plan=facts)
+        counts = {"images": cost.images, "passes": cost.passes, "entries": cost.entries}
+        record.write(plan={**counts, "seconds": round(cost.seconds, 1)})
         stages.keep_maps = cell.keep_maps == "all" or (cell.keep_maps == "auto" and cost.map_bytes <= MAP_BUDGET)
         with record.stage("numerics"):
             numerics = measure(cell, stages)

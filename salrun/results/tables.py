@@ -8,6 +8,7 @@ A fact is a column: which model a row is about stands in `cells` (one row per mo
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,7 +85,7 @@ def write_tables(
 
 
 def coded(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with each text as a category, in the order of the alphabet: millions of rows sort and group by codes."""
+    """The table with text as categories, in the order of the alphabet: millions of rows sort and group by codes."""
     text = [name for name, kind in table.dtypes.items() if pd.api.types.is_string_dtype(kind) and kind != "category"]
     return table.assign(**{str(name): table[name].astype("category") for name in text})
 
@@ -190,3 +191,21 @@ def directions_of(metrics: Sequence[Mapping[str, Any]], scores: pd.DataFrame) ->
         way, turned = ways.get((metric, mode), ("none", ()))
         directions[metric, mode, score] = opposite[way] if score in turned else way
     return directions
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A GitHub table; numbers right-aligned."""
+    numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table]
+    lines = [
+        "| " + " | ".join(map(str, table.columns)) + " |",
+        "|" + "|".join("--:" if n else "---" for n in numeric) + "|",
+    ]
+    for row in table.itertuples(index=False):
+        lines.append("| " + " | ".join(_cell(v) for v in row) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.3f}"
+    return str(value).replace("|", "\\|")

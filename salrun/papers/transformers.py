@@ -1,0 +1,181 @@
+"""The hypotheses of docs/transformers.md, written before the runs, and the tables and the figure of that page.
+
+It reads SMERF's experiments with `arch=vit`, and those with the papers' CNNs beside them: a model is a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from salrun.papers.hypotheses import Part, Statement, Tables, answers
+from salrun.papers.smerf.terms import LABELS, SETTINGS
+from salrun.papers.style import PALETTE, figure, save, styled
+from salrun.results.run import Run
+from salrun.results.tables import markdown, write_csv
+
+METRICS, MODE = ("pafl", "piou"), "paper"
+CONTROLS = ("oracle", "all_lit", "edge", "random")
+ATTENTION = ("attention_last", "attention_rollout", "transformer_relevance", "legrad", "attn_lrp")
+TIMES_INPUT = ("input_x_gradient", "integrated_gradients", "lrp_epsilon", "deeplift_rescale", "attn_lrp")
+NAMES = LABELS | {
+    "attention_last": "last attention",
+    "attention_rollout": "rollout",
+    "transformer_relevance": "relevance",
+    "legrad": "LeGrad",
+    "attn_lrp": "AttnLRP",
+}
+
+
+def buckets(run: Run) -> pd.DataFrame:
+    """One row per metric, method and bucket: the mean over its images, and its standard error."""
+    scores = run.scores
+    scores = scores[scores["metric"].isin(METRICS) & (scores["mode"] == MODE)]
+    by = scores.groupby(["metric", "method", "group"], as_index=False)["value"]
+    table = by.agg(mean="mean", error="sem", images="count")
+    return table.assign(setting=run.cells["dataset.reasoning"].iloc[0], model=run.cells["model"].iloc[0])
+
+
+def standings(table: pd.DataFrame) -> pd.DataFrame:
+    """Per setting, model, metric and method: the mean over buckets, its error over images, and the lowest bucket."""
+    table = table.dropna(subset=["mean"])
+    by = table.assign(squared=table["error"] ** 2).groupby(["setting", "model", "metric", "method"])
+    means = by.agg(
+        mean=("mean", "mean"), squared=("squared", "sum"), buckets=("mean", "size"), images=("images", "sum")
+    )
+    lowest = table.loc[by["mean"].idxmin()].set_index(["setting", "model", "metric", "method"])
+    means["error"] = np.sqrt(means.pop("squared")) / means["buckets"]
+    return means.assign(
+        lowest=lowest["mean"], lowest_error=lowest["error"], lowest_bucket=lowest["group"]
+    ).reset_index()
+
+
+def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(standings of the transformers, what they say of every statement)"""
+    own = standings(pd.concat([buckets(run) for run in runs], ignore_index=True))
+    beside = standings(pd.concat([buckets(run) for run in cnns], ignore_index=True)) if cnns else own.head(0)
+    models = {}
+    for name in (s for s in SETTINGS if s in set(own["setting"])):
+        tables = {"own": own, "cnn": beside}
+        models[name] = {
+            k: t[(t["setting"] == name) & (t["metric"] == "pafl")].set_index("method") for k, t in tables.items()
+        }
+    pools: Mapping[str, list[Tables]] = {
+        "every setting": list(models.values()),
+        "complex settings": [model for name, model in models.items() if name.startswith("complex")],
+        "simple settings": [model for name, model in models.items() if name.startswith("simple")],
+    }
+    return own, answers(STATEMENTS, {name: pool for name, pool in pools.items() if pool})
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _above(pairs: Sequence[tuple[str, str]]) -> Callable[[Tables], Iterator[Part]]:
+    """Mean of the first - mean of the second, for every pair."""
+
+    def parts(tables: Tables) -> Iterator[Part]:
+        own = tables["own"]
+        for one, other in pairs:
+            if one in own.index and other in own.index:
+                difference = own["mean"][one] - own["mean"][other]
+                yield f"{one} - {other}", difference, float(np.hypot(own["error"][one], own["error"][other]))
+
+    return parts
+
+
+def _fails_somewhere(tables: Tables) -> Iterator[Part]:
+    own = tables["own"]
+    for method in own.index.difference(CONTROLS):
+        yield method, 0.5 - own["lowest"][method], own["lowest_error"][method]
+
+
+def _ranks_alike(tables: Tables) -> Iterator[Part]:
+    """Spearman over the methods that both networks have; its standard error is that of no correlation."""
+    own, cnn = tables["own"]["mean"], tables["cnn"]["mean"]
+    common = own.index.intersection(cnn.index).difference(CONTROLS)
+    if len(common) > 2:
+        yield "methods", own[common].rank().corr(cnn[common].rank()) - 0.5, 1 / np.sqrt(len(common) - 1)
+
+
+LIT = "all_lit"
+STATEMENTS = (
+    Statement("V1", "rollout does not find the reasoning", "average", _above([(LIT, "attention_rollout")]), ("every",)),
+    Statement(
+        *("V2", "relevance finds more than rollout", "average"),
+        _above([("transformer_relevance", "attention_rollout")]),
+        ("every",),
+    ),
+    Statement(
+        *("V3", "no method made for transformers beats the map that lights every object", "every"),
+        _above([(LIT, method) for method in ATTENTION]),
+        ("complex",),
+    ),
+    Statement(
+        *("V4", "methods that multiply by the input beat the map that lights every object", "most"),
+        _above([(method, LIT) for method in TIMES_INPUT]),
+        ("simple",),
+    ),
+    Statement(
+        "V5", "AttnLRP finds more than LRP-epsilon", "average", _above([("attn_lrp", "lrp_epsilon")]), ("every",)
+    ),
+    Statement("V6", "token Grad-CAM does not find the reasoning", "average", _above([(LIT, "grad_cam")]), ("every",)),
+    Statement("V7", "each method has a bucket below .5", "every", _fails_somewhere, ("complex",)),
+    Statement("V8", "methods rank as on the CNN", "average", _ranks_alike, ("every",)),
+)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def write_page(runs: Sequence[Run], cnns: Sequence[Run], folder: Path) -> None:
+    """What docs/transformers.md shows of these runs: CSV files, `transformers_*.md`, a figure."""
+    own, said = judged(runs, cnns)
+    write_csv(folder / "transformers.csv", own)
+    write_csv(folder / "transformers_statements.csv", said)
+    pafl = own[own["metric"] == "pafl"]
+    save(panels(pafl), pafl, folder / "transformers_pafl")
+    for name, table in {"statements": said, "pafl": by_setting(own, "pafl"), "piou": by_setting(own, "piou")}.items():
+        (folder / f"transformers_{name}.md").write_text(markdown(table) + "\n", encoding="utf-8")
+
+
+def by_setting(own: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Methods x settings, best on average first, controls below; the last column is the lowest bucket of all."""
+    part = own[own["metric"] == metric]
+    wide = part.pivot(index="method", columns="setting", values="mean")
+    wide = wide[[setting for setting in SETTINGS if setting in wide]]
+    wide = wide.assign(mean=wide.mean(axis=1), lowest=part.groupby("method")["lowest"].min())
+    controls = [name for name in CONTROLS if name in wide.index]
+    ordered = wide.loc[[*wide.drop(index=controls).sort_values("mean", ascending=False).index, *controls]]
+    shown = ordered.map("{:.2f}".format)
+    shown.insert(0, "method", [NAMES.get(str(name), str(name)) for name in ordered.index])
+    return shown
+
+
+# -- the figure --------------------------------------------------------------------------------------------------------
+
+
+@styled()
+def panels(table: pd.DataFrame) -> Figure:
+    """A panel per setting: methods by their mean PAFL, the lowest bucket as a hollow point, controls as lines."""
+    settings = [s for s in SETTINGS if s in set(table["setting"])]
+    fig, axes = figure(-(-len(settings) // 2), 2, height=2.6)
+    for ax in axes.flat[len(settings) :]:
+        ax.set_axis_off()
+    for ax, setting in zip(axes.flat, settings, strict=False):
+        part = table[table["setting"] == setting].set_index("method")
+        methods = part.drop(index=list(CONTROLS), errors="ignore").sort_values("mean")
+        ax.errorbar(methods["mean"], range(len(methods)), xerr=1.96 * methods["error"], fmt="o", color=PALETTE[0], ms=4)
+        ax.plot(methods["lowest"], range(len(methods)), "o", mfc="none", color=PALETTE[0], ms=4)
+        for colour, control in zip(PALETTE[1:], ("oracle", "all_lit", "random"), strict=False):
+            if control in part.index:
+                ax.axvline(part["mean"][control], color=colour, linestyle="--", linewidth=1, label=NAMES[control])
+        ax.set_yticks(range(len(methods)), [NAMES.get(name, name) for name in methods.index])
+        ax.set_title(setting)
+        ax.set_xlim(0, 1)
+    axes.flat[0].legend(loc="lower right", fontsize=7)
+    return fig

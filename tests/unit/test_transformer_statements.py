@@ -1,0 +1,71 @@
+"""What docs/transformers.md says of its runs: means over buckets, the lowest of them, and the answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from salrun.papers.hypotheses import Statement, answers
+from salrun.papers.smerf.terms import SETTINGS
+from salrun.papers.transformers import ATTENTION, STATEMENTS, by_setting, judged, standings
+
+LEVELS = {"oracle": 0.8, "all_lit": 0.6, "random": 0.05, "edge": 0.05, "grad_cam": 0.2, "lrp_epsilon": 0.5}
+LEVELS |= {"input_x_gradient": 0.7, "integrated_gradients": 0.7, "deeplift_rescale": 0.7, "gradient": 0.3}
+LEVELS |= dict.fromkeys(ATTENTION, 0.3) | {"attention_rollout": 0.1, "attn_lrp": 0.75}
+
+
+def run(setting: str, levels: dict[str, float]) -> Any:
+    """Two buckets, .1 above and below a method's level, eight images each."""
+    rows = [
+        {"metric": metric, "mode": mode, "method": method, "group": bucket, "value": level + shift + 0.01 * (i % 2)}
+        for metric in ("pafl", "piou")
+        for mode in ("paper", "code")
+        for method, level in levels.items()
+        for bucket, shift in (("1", -0.1), ("2", 0.1))
+        for i in range(8)
+    ]
+    cells = pd.DataFrame({"dataset.reasoning": [setting], "model": ["smerf_vit"]})
+    return SimpleNamespace(scores=pd.DataFrame(rows), cells=cells)
+
+
+def test_a_setting_counts_its_buckets_alike() -> None:
+    table = pd.DataFrame({"setting": "s", "model": "m", "metric": "pafl", "method": "a", "group": ["1", "2"]})
+    table = table.assign(mean=[0.2, 0.6], error=[0.03, 0.04], images=[4, 40])
+    (row,) = standings(table).to_dict("records")
+    assert (row["mean"], row["lowest"], row["lowest_bucket"], row["images"]) == (0.4, 0.2, "1", 44)
+    assert row["error"] == pytest.approx(np.hypot(0.03, 0.04) / 2)
+
+
+def test_every_statement_is_answered() -> None:
+    runs = [run(setting, LEVELS) for setting in SETTINGS]
+    own, said = judged(runs, runs)
+    answer = said.set_index("id")["answer"]
+    assert list(said["id"]) == [statement.id for statement in STATEMENTS]
+    assert answer.drop("V4").to_dict() == {
+        **dict.fromkeys(("V1", "V2", "V5", "V6", "V8"), "yes"),
+        **dict.fromkeys(("V3", "V7"), "no"),  # AttnLRP is above all_lit, and nowhere below .5
+    }
+    assert answer["V4"] == "yes (two models)" and set(said["k"]) == {2, 5, 7}
+    assert by_setting(own, "pafl").iloc[0].to_dict()["method"] == "AttnLRP"
+    assert [*by_setting(own, "pafl").index[-4:]] == ["oracle", "all_lit", "edge", "random"]
+
+
+def test_what_was_not_run_is_not_tested() -> None:
+    runs = [run(setting, {m: v for m, v in LEVELS.items() if m != "attn_lrp"}) for setting in SETTINGS]
+    assert judged(runs, [])[1].set_index("id")["answer"][["V5", "V8"]].tolist() == ["not tested"] * 2
+
+
+def test_one_model_answers_by_its_images_and_says_so() -> None:
+    def parts(tables):
+        yield "sure", tables["d"]["sure"].item(), 0.01
+        yield "unsure", tables["d"]["unsure"].item(), 1.0
+
+    def answer(quantifier) -> str:
+        model = {"d": pd.DataFrame({"sure": [0.5], "unsure": [0.5]})}
+        return answers([Statement("A", "says", quantifier, parts)], {"data": [model]})["answer"].item()
+
+    assert (answer("some"), answer("every")) == ("yes (one model)", "uncertain (one model)")
