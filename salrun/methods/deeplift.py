@@ -22,6 +22,7 @@ from salrun.methods.backward import (
     Step,
     Trace,
     by_blocks,
+    by_images,
     layer_norm_parts,
     one_hot,
     ordinary,
@@ -170,8 +171,8 @@ def product(op: Op) -> Step:
     a, b, to_a, to_b = pair.a, pair.b, pair.to_a, pair.to_b  # type: ignore[union-attr]
 
     def back(m: Tensor) -> tuple[Tensor, ...]:
-        mean_a, mean_b = ((t + op.run.paired(op.run.reference(t))).div_(2) for t in (a, b))
-        return to_a(m, mean_b), to_b(m, mean_a)
+        both_a, both_b = (t + op.run.paired(op.run.reference(t)) for t in (a, b))
+        return to_a(m, both_b.div_(2)), to_b(m, both_a).div_(2)  # no pass over the weights of attention, the larger ones
 
     return Step(op(), [a, b], back)
 
@@ -191,13 +192,17 @@ def softmax(op: Op) -> Step:
 
     def back(m: Tensor) -> tuple[Tensor]:
         x0, p0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-        d = torch.where(x == x0, 0, x - x0)  # of a mask, too: minus infinity less itself
+        one_by_one = dim % x.dim() > 0
+        return (by_images(multiplied, x, p, x0, p0, m) if one_by_one else multiplied(x, p, x0, p0, m),)
+
+    def multiplied(x: Tensor, p: Tensor, x0: Tensor, p0: Tensor, m: Tensor) -> Tensor:
+        d = (x - x0).nan_to_num_(nan=0.0)  # minus infinity less itself, of a mask; of an image that is NaN p is, too
         log_s, log_s0 = x.logsumexp(dim, keepdim=True), x0.logsumexp(dim, keepdim=True)
         d_log_s = log_s - log_s0
         m_log = slope((d - d_log_s).abs_()).mul_(torch.maximum(p, p0)).mul_(m)
         through_s = torch.maximum(x, x0).sub_(torch.maximum(log_s, log_s0)).exp_().mul_(slope(d.abs_()))
         through_s.mul_(m_log.sum(dim, keepdim=True) / slope(d_log_s.abs_()))
-        return (m_log.sub_(through_s),)
+        return m_log.sub_(through_s)
 
     return Step(p, [x], back)
 
