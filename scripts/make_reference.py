@@ -41,6 +41,7 @@ from salrun.types import Method, Metric
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PEERS = {"quantus": "Quantus", "captum": "Captum", "shap": "shap", "zennit": "zennit", "grad-cam": "pytorch-grad-cam"}
+PEERS |= {"lxt": "lxt"}
 METHODS = """\
 Every method gives a raw attribution of the class explained, (B, C, H, W) or (B, 1, H, W); a *view* reduces it to the
 plane that metrics read (`salrun list views`). `x` is the image, `y_c` the class's logit, `p_c` its softmax probability.

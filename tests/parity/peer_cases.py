@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 SEEN_WITH = {"quantus": "0.6.0", "captum": "0.9.0", "shap": "0.51.0", "zennit": "0.5.1", "grad-cam": "1.5.7"}
+SEEN_WITH |= {"lxt": "2.1"}
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,16 @@ def captum_deeplift_errs_on_max_pooling() -> tuple[float, float]:
     return (net(x) - net(reference)).item(), contributions.sum().item()
 
 
+@case("captum", "(0.84, 1.08)", "parity/test_attention_parity.py::test_captum_on_a_transformer")
+def captum_deeplift_takes_gelu_for_linear() -> tuple[float, float]:
+    """The output gains 0.84, the contribution is 1.08: GELU (SiLU, a layer norm, attention) keeps its gradient."""
+    from captum.attr import DeepLift
+
+    net, x = nn.Sequential(nn.GELU(), nn.Flatten()), torch.ones(1, 1)
+    contribution = DeepLift(net).attribute(x, torch.zeros(1, 1), target=0)
+    return round(net(x).item(), 2), round(contribution.item(), 2)
+
+
 @case("captum", "RuntimeError", "parity/test_backward_parity.py::test_captum_deeplift_errs_on_a_reused_relu")
 def captum_deeplift_refuses_a_reused_relu() -> float:
     """One ReLU module at two places, as in every ResNet of torchvision: hooks cannot tell the places apart."""
@@ -397,3 +408,18 @@ def grad_cam_guided_backprop_explains_one_image_and_changes_the_model() -> tuple
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 2)).eval()
     gradient = GuidedBackpropReLUModel(net, "cpu")(torch.rand(3, 1, 6, 6), target_category=0)
     return gradient.shape, net[1]
+
+
+# lxt ------------------------------------------------------------------------------------------------------------------
+
+
+@case("lxt", "([0.88, -2.64], [0.88, 0.0])", "parity/test_attention_parity.py::test_lxt_explicit")
+def lxt_softmax_knows_the_last_axis_alone() -> tuple[list[float], list[float]]:
+    """A softmax over a column has another relevance than one over the same numbers in a row: R is summed along rows."""
+    from lxt.explicit.functional import softmax
+
+    x, r = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]])
+    row, column = x.clone().requires_grad_(True), x.T.clone().requires_grad_(True)
+    by_row = torch.autograd.grad(softmax(row, 1), row, r)[0]
+    by_column = torch.autograd.grad(softmax(column, 0), column, r.T)[0]
+    return [round(v.item(), 2) for v in by_row.flatten()], [round(v.item(), 2) for v in by_column.flatten()]
