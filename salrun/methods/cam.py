@@ -1,4 +1,8 @@
-"""Class activation maps: a weighted sum over the channels of a convolutional layer, resized to the image."""
+"""Class activation maps: a weighted sum over the channels of a layer, resized to the image (bilinear).
+
+The layer is a convolution's, or one of a transformer: its channels are then the features of the tokens, its places the
+grid of the patches; the class token and other tokens that are no patch are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from salrun.errors import SalrunError
 from salrun.methods.chunking import places, run_pairs, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
@@ -33,8 +38,20 @@ def layer_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """A and dy_c/dA of the layer, each (B, K, h, w)."""
     done = shared_pass(model, x, target, fitted, layer)
-    activation, gradient = (feature_maps(t, layer, model) for t in (done.activation, done.activation_gradient))
+    outputs = done.activation, done.activation_gradient
+    activation, gradient = (feature_maps(t, layer, model, x.shape[2:]) for t in outputs)
+    if outputs[1] is not None and outputs[1].dim() == 3:
+        check_reached(gradient, outputs[1], model, layer)
     return activation, gradient
+
+
+def check_reached(gradient: Tensor, of_tokens: Tensor, model: Classifier, layer: str) -> None:
+    """Raise where the head reads the class token alone, and the layer's patches no longer reach it: no map of zeros."""
+    if len(places(of_tokens != 0)) and not len(places(gradient != 0)):
+        raise SalrunError(
+            f"the patches of layer '{model.layers.get(layer, layer)}' do not reach the logits of model '{model.name}', "
+            f"only its class token does: give layer=<one before the last attention>"
+        )
 
 
 @dataclass

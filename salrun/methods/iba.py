@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from salrun.errors import SalrunError
 from salrun.methods.chunking import run_grid
-from salrun.methods.layers import layer_output
+from salrun.methods.layers import as_output, layer_output
 from salrun.methods.variants import log_probability, wide
 from salrun.models.classifier import check_targets
 from salrun.ranges import Above, AtLeast
@@ -29,12 +29,12 @@ LEAST = 1e-12  # of a variance
 
 
 def go_on(model: Classifier, layer: str, point: Tensor, output: Tensor) -> Tensor:
-    """Logits of normalised images `point` where `layer` gives `output` instead of its own."""
+    """Logits of normalised images `point` where `layer` gives the maps `output` instead of its own."""
     calls: list[nn.Module] = []
 
-    def replace(module: nn.Module, inputs: object, own: object) -> Tensor:
+    def replace(module: nn.Module, inputs: object, own: object) -> Any:
         calls.append(module)
-        return output
+        return as_output(output, own, module)
 
     handle = model.layer(layer).register_forward_hook(replace)
     try:

@@ -1,15 +1,18 @@
-"""What a convolutional layer of a network gives for some images."""
+"""What a layer of a network gives for some images, as maps of features: convolutions, channels last, tokens."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.methods.chunking import gather_chunked
+from salrun.methods.tokens import grid_of, patches
+from salrun.models.classifier import outer, tensor_of
+from salrun.models.layers import CONVOLUTIONS, NORMS
 
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier
@@ -27,10 +30,10 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
     in A.
     """
     model = model.exact
-    outputs: list[Tensor] = []
+    outputs: list[object] = []
 
-    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
-        outputs.append(output)
+    def keep(module: nn.Module, inputs: object, output: object) -> None:
+        outputs.append(tensor_of(output))
         if stop:
             raise _Reached
 
@@ -38,7 +41,7 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
         outputs.clear()
         with suppress(_Reached):
             model(x[part])
-        return feature_maps(outputs[0] if len(outputs) == 1 else None, layer, model)
+        return feature_maps(outputs[0] if len(outputs) == 1 else None, layer, model, x.shape[2:])
 
     handle = model.layer(layer).register_forward_hook(keep)
     try:
@@ -47,15 +50,50 @@ def layer_output(model: Classifier, x: Tensor, layer: str, chunk: int | None = N
         handle.remove()
 
 
-def feature_maps(output: object, layer: str, model: Classifier) -> Tensor:
-    """The output of a layer, if that is what it should be."""
+def feature_maps(output: object, layer: str, model: Classifier, size: torch.Size) -> Tensor:
+    """The output of a layer as maps (B, C, h, w), for images of `size`, if that is what it should be.
+
+    Channels last are moved first; of tokens (B, N, C) those of the patches are put in their places, others left out.
+    """
     if output is None:
-        dotted = model.layers.get(layer, layer)
         raise SalrunError(
-            f"layer '{dotted}' of model '{model.name}' has no maps to read: it must run once in a forward pass, and "
-            f"lead to the logits; give layer=<another of its modules>"
+            f"layer '{_dotted(layer, model)}' of model '{model.name}' has no maps to read: it must run once in a "
+            f"forward pass, and lead to the logits; give layer=<another of its modules>"
         )
-    if not isinstance(output, Tensor) or output.dim() != 4:
-        what = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise SalrunError(f"layer '{layer}' of model '{model.name}' gives no feature maps (B, C, h, w), but {what}")
-    return output
+    if isinstance(output, Tensor) and output.dim() == 4:
+        return output.movedim(-1, 1) if _channels_last(output, model.layer(layer)) else output
+    if isinstance(output, Tensor) and output.dim() == 3:
+        grid = grid_of(output.shape[1], size, model.module)
+        if grid is not None:
+            return patches(output, grid)
+    what = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    raise SalrunError(
+        f"layer '{layer}' of model '{model.name}' gives no feature maps (B, C, h, w) and no tokens (B, N, C) of a grid "
+        f"of patches, but {what}; give layer=<one of {', '.join(outer(model.module))}>"
+    )
+
+
+def as_output(maps: Tensor, own: Any, layer: nn.Module) -> Any:
+    """Maps (B, C, h, w) as the layer itself gives them: what is no map or patch in its `own` output stays."""
+    if isinstance(own, tuple):
+        return as_output(maps, own[0], layer), *own[1:]
+    if own.dim() == 4:
+        return maps.movedim(1, -1) if _channels_last(own, layer) else maps
+    others = own.shape[1] - maps.shape[2] * maps.shape[3]
+    return torch.cat([own[:, :others], maps.flatten(2).mT], 1)
+
+
+def _dotted(layer: str, model: Classifier) -> str:
+    return model.layers.get(layer, layer)
+
+
+def _channels_last(output: Tensor, layer: nn.Module) -> bool:
+    """Whether a layer without convolutions, of linear layers and layer norms of this width, gives (B, h, w, C)."""
+    if any(isinstance(m, CONVOLUTIONS) for m in layer.modules()):
+        return False
+    widths = {
+        m.normalized_shape[-1] if isinstance(m, NORMS) else m.out_features
+        for m in layer.modules()
+        if isinstance(m, (nn.Linear, *NORMS))
+    }
+    return output.shape[3] in widths and output.shape[1] not in widths

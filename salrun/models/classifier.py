@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -68,9 +68,14 @@ def not_a_number(gradient: Tensor, score: Tensor) -> Tensor:
     return gradient + 0 * score.detach().view(-1, *[1] * (gradient.ndim - 1))
 
 
-def _outer(names: Iterable[str], most: int = 20) -> list[str]:
+def outer(module: nn.Module, most: int = 20) -> list[str]:
     """Names of modules, the outermost first."""
-    return sorted((name for name in names if name), key=lambda name: name.count("."))[:most]
+    return sorted((name for name, _ in module.named_modules() if name), key=lambda name: name.count("."))[:most]
+
+
+def tensor_of(output: Any) -> Any:
+    """What a layer gives; of several things (transformers' blocks) the first."""
+    return output[0] if isinstance(output, tuple) and output else output
 
 
 class Classifier(nn.Module):
@@ -134,7 +139,7 @@ class Classifier(nn.Module):
             if name in ("cam", "iba") and name not in self.layers:
                 raise SalrunError(
                     f"model '{self.name}' has no {name.upper()} layer that we can name: its last convolution, if any, "
-                    f"is not its map of features; give layer=<one of {', '.join(_outer(modules))}>"
+                    f"is not its map of features; give layer=<one of {', '.join(outer(self.module))}>"
                 )
             raise unknown("layer", dotted, (n for n in modules if n), f"model '{self.name}'")
         return modules[dotted]
@@ -179,7 +184,9 @@ class Classifier(nn.Module):
         outputs: list[Tensor] = []
         handle = None
         if layer is not None:
-            handle = self.layer(layer).register_forward_hook(lambda module, inputs, output: outputs.append(output))
+            handle = self.layer(layer).register_forward_hook(
+                lambda module, given, output: outputs.append(tensor_of(output))
+            )
         try:
             with torch.enable_grad():
                 point = self.enter(x, space).detach().requires_grad_(True)

@@ -18,6 +18,7 @@ class Layers:
 
 # Names that start so -> (CAM layer, IBA layer); the longest start wins. CAM: the last map of features, before a pool
 # that follows it; IBA: the end of the stage of stride 8 (Schulz et al. 2020: layer2 of ResNet-50, conv4_1 of VGG-16).
+# Transformers as `_of_blocks` has them; Swin's last map has its channels moved first.
 LAYERS = {
     "resnet": ("layer4", "layer2"),
     "resnext": ("layer4", "layer2"),
@@ -45,6 +46,10 @@ LAYERS = {
     "efficientnet_v2": ("features.8", "features.3"),
     "regnet": ("trunk_output.block4", "trunk_output.block2"),
     "convnext": ("features.7", "features.3"),
+    "swin": ("permute", "features.3"),
+    "vit_b": ("encoder.layers.encoder_layer_11.ln_1", "encoder.layers.encoder_layer_5"),
+    "vit_l": ("encoder.layers.encoder_layer_23.ln_1", "encoder.layers.encoder_layer_11"),
+    "vit_h": ("encoder.layers.encoder_layer_31.ln_1", "encoder.layers.encoder_layer_15"),
 }
 STRIDES = {"layer4": 32, "layer3": 16, "layer2": 8}  # of a ResNet's stages
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -53,7 +58,7 @@ FOLLOWERS = (nn.BatchNorm2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, 
 
 
 def layers_of(name: str) -> dict[str, str]:
-    """{"cam": .., "iba": ..} of an architecture; empty where it has no maps of features (transformers)."""
+    """{"cam": .., "iba": ..} of an architecture; empty where we know none."""
     start = max((s for s in LAYERS if name.startswith(s)), key=len, default=None)
     return dict(zip(("cam", "iba"), LAYERS[start], strict=True)) if start else {}
 
@@ -64,8 +69,8 @@ def resnet_cam(side: int) -> str:
 
 
 def find_layers(module: nn.Module) -> dict[str, str]:
-    """{"cam": .., "iba": ..}: a ResNet's layer4 and layer2, a torchvision network's own; else behind the last and the
-    middle convolution.
+    """{"cam": .., "iba": ..}: a ResNet's layer4 and layer2, a torchvision network's own, a transformer's tokens; else
+    behind the last and the middle convolution.
 
     "Behind" means after the normalisation and activation that follow it in the same `nn.Sequential`. Empty where the
     module has no convolution, or works on tokens after its last one: that is then no map of features, but the way in.
@@ -78,7 +83,7 @@ def find_layers(module: nn.Module) -> dict[str, str]:
         return of_family
     convolutions = [name for name, m in names.items() if isinstance(m, CONVOLUTIONS)]
     if not convolutions or _of_tokens(list(names.values()), names[convolutions[-1]]):
-        return {}
+        return _of_blocks(blocks_of(module), names)
     return {"cam": _behind(convolutions[-1], names), "iba": _behind(convolutions[len(convolutions) // 2], names)}
 
 
@@ -86,6 +91,30 @@ def _of_tokens(modules: Sequence[nn.Module], last: nn.Module) -> bool:
     """Whether attention, or layer norm more than once (a head may have one), comes after the last convolution."""
     after = modules[next(k for k, m in enumerate(modules) if m is last) + 1 :]
     return any(isinstance(m, nn.MultiheadAttention) for m in after) or sum(isinstance(m, NORMS) for m in after) > 1
+
+
+def blocks_of(module: nn.Module) -> list[str]:
+    """The blocks of a transformer in order: the children of the last list in which every child has an attention."""
+    lists = [
+        [f"{name}.{child}" if name else child for child in part._modules]
+        for name, part in module.named_modules()
+        if isinstance(part, nn.ModuleList | nn.Sequential) and part._modules and all(map(_attends, part.children()))
+    ]
+    return lists[-1] if lists else []
+
+
+def _attends(module: nn.Module) -> bool:
+    return any("attention" in type(part).__name__.lower() for part in module.modules())
+
+
+def _of_blocks(blocks: Sequence[str], names: Mapping[str, nn.Module]) -> dict[str, str]:
+    """CAM: the first norm of the last block, before the attention by which a class token reads the patches a last time;
+    IBA: behind the middle block, while the class token still knows little.
+    """
+    if not blocks:
+        return {}
+    norms = [name for name, m in names.items() if name.startswith(f"{blocks[-1]}.") and isinstance(m, NORMS)]
+    return {"cam": norms[0] if norms else blocks[-1], "iba": blocks[(len(blocks) - 1) // 2]}
 
 
 def _of_torchvision(module: nn.Module, names: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -164,7 +164,9 @@ def test_named_layers_of_the_papers() -> None:
     assert layers_of("resnet50") == {"cam": "layer4", "iba": "layer2"}
     assert layers_of("vgg16") == {"cam": "features.29", "iba": "features.17"}
     assert layers_of("vgg16_bn") == {"cam": "features.42", "iba": "features.24"}
-    assert layers_of("vit_b_16") == {}
+    before, middle = "encoder.layers.encoder_layer_11.ln_1", "encoder.layers.encoder_layer_5"
+    assert layers_of("vit_b_16") == {"cam": before, "iba": middle}
+    assert layers_of("maxvit_t") == {}
 
 
 def test_variant_v1_moves_the_strides() -> None:
