@@ -206,7 +206,7 @@ class Method:
     result depends on nothing but the image, its id and the model: never on its batch-mates.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()  # of: background feature_stats layer masks ids
+    needs: ClassVar[frozenset[str]] = frozenset()  # of: attention background feature_stats layer masks ids
     signed: ClassVar[bool] = True
     paper_name: ClassVar[str] = ""  # what the papers' tables call it
     source: ClassVar[str] = ""  # where the formula comes from

@@ -42,12 +42,17 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PEERS = {"quantus": "Quantus", "captum": "Captum", "shap": "shap", "zennit": "zennit", "grad-cam": "pytorch-grad-cam"}
 PEERS |= {"lxt": "lxt"}
+PEERS |= {"pnpxai": "pnpxai"}
 METHODS = """\
 Every method gives a raw attribution of the class explained, (B, C, H, W) or (B, 1, H, W); a *view* reduces it to the
 plane that metrics read (`salrun list views`). `x` is the image, `y_c` the class's logit, `p_c` its softmax probability.
 
 `passes`: forward passes per image with the defaults; a backward pass counts two. Where they depend on the network:
-SMERF's complex CNN at 64 x 64 / Tomsett's CNN at 32 x 32 / ResNet50 at 224 x 224.
+SMERF's complex CNN at 64 x 64 / Tomsett's CNN at 32 x 32 / ResNet50 at 224 x 224. What needs `attention` explains
+transformers alone.
+
+LRP's authors claim a patent on it (WO 2016/150472, "Relevance score assignment for artificial neural networks"), and
+free of charge is, they say, personal and scientific use: ask them before any other (`lrp_*`, `deep_taylor`).
 
 How to add one: [add_a_method.md](add_a_method.md). Where other libraries answer differently: [peers.md](peers.md)."""
 METRICS = """\

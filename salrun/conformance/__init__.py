@@ -56,7 +56,7 @@ def apply(check: Callable[[Any, Any], None], part: Method | Metric) -> None:
 
     if part.on_host and check in (methods.device_clean, methods.runs_on_meta, metrics.device_clean):
         raise NotApplicable(f"works on the CPU in part: {part.on_host}")
-    check(part, methods.Case() if isinstance(part, Method) else metrics.Case())
+    check(part, methods.case_of(part) if isinstance(part, Method) else metrics.Case())
 
 
 def examine(part: Method | Metric) -> Iterator[Verdict]:

@@ -18,6 +18,7 @@ from salrun.conformance.device import DeviceClean
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
 from salrun.models.inference import InferenceCopy, Network, folded_copy
+from salrun.models.vit import Block
 from salrun.rng import Draws
 from salrun.types import PRIMARY, ROLES, FeatureStats, Fitted, Method
 
@@ -50,14 +51,36 @@ class Net(nn.Module):
         return self.head(self.drop(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)))
 
 
-def make_model() -> Classifier:
+class TokenNet(nn.Module):
+    """A small transformer: patches of 4 pixels, a class token, two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.positions = nn.Parameter(torch.randn(1, 17, 6))
+        self.blocks = nn.Sequential(Block(6, 2, 8), Block(6, 2, 8))
+        self.norm = nn.LayerNorm(6)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), self.first(x).flatten(2).mT], 1)
+        return self.head(self.drop(self.norm(self.blocks(tokens + self.positions))[:, 0]))
+
+
+LAYERS = {Net: {"cam": "active", "iba": "second"}, TokenNet: {"cam": "blocks.1.norm1", "iba": "blocks.0"}}
+MAPS = {Net: (6, 8, 8), TokenNet: (6, 4, 4)}  # of the IBA layer
+
+
+def make_model(kind: type[Net | TokenNet]) -> Classifier:
     with torch.random.fork_rng([]):
         torch.manual_seed(5)
-        net = Net()
-        nn.init.normal_(net.norm.get_buffer("running_mean"), std=0.1)
-        nn.init.uniform_(net.norm.get_buffer("running_var"), 0.5, 1.5)
-    layers = {"cam": "active", "iba": "second"}
-    return Classifier(net, (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), layers, "net").double().eval()
+        net = kind()
+        if isinstance(net, Net):
+            nn.init.normal_(net.norm.get_buffer("running_mean"), std=0.1)
+            nn.init.uniform_(net.norm.get_buffer("running_var"), 0.5, 1.5)
+    return Classifier(net, (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), LAYERS[kind], "net").double().eval()
 
 
 def uniform(*shape: int, seed: int) -> Tensor:
@@ -73,14 +96,14 @@ def pictures(n: int, seed: int) -> Tensor:
 class Case:
     """A model and everything a method may be given for BATCH images; `at` is the case of some of the images."""
 
-    def __init__(self) -> None:
-        self.model = make_model()
+    def __init__(self, kind: type[Net | TokenNet] = Net) -> None:
+        self.model = make_model(kind)
         self.x = pictures(BATCH, seed=1)
         self.target = torch.tensor([3, 0, 4, 1, 1, 2, 0])
         self.rng = Draws.of(7, [f"image{b}" for b in range(BATCH)])
         self.background = pictures(3, seed=8)
-        mean, std, active = 4 * uniform(6, 8, 8, seed=2) - 2, 0.5 + uniform(6, 8, 8, seed=3), uniform(6, 8, 8, seed=4)
-        self.stats = FeatureStats(mean, std, active > 0.1, n=100)
+        mean, std, active = (uniform(*MAPS[kind], seed=seed) for seed in (2, 3, 4))
+        self.stats = FeatureStats(4 * mean - 2, 0.5 + std, active > 0.1, n=100)
         boxes = {name: uniform(BATCH, *SHAPE[1:], seed=seed) > 0.7 for name, seed in (("text", 5), ("box", 6))}
         self.masks = {**boxes, "text_ink": boxes["text"] & (uniform(BATCH, *SHAPE[1:], seed=9) > 0.5)}
         self.roles = {"text": torch.arange(BATCH) % len(ROLES), "box": torch.full((BATCH,), PRIMARY)}
@@ -128,6 +151,11 @@ def agree(result: Tensor, expected: Tensor, when: str) -> None:
     off = ((result - expected).abs() / scale).flatten(1).amax(1)
     worst = int(off.nan_to_num(torch.inf).argmax())
     require((off <= TOLERANCE).all(), f"image {worst} changes by {off[worst]:.1e} of its largest value {when}")
+
+
+def case_of(method: Method) -> Case:
+    """What a method is tried on: a network of convolutions, or a transformer where it reads attention."""
+    return Case(TokenNet if "attention" in method.needs else Net)
 
 
 def model_free(method: Method, case: Case) -> bool:

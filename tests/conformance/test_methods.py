@@ -14,7 +14,7 @@ from torch import Tensor
 from salrun.config.parts import OF_METHOD, entry, method_part
 from salrun.conformance import NotApplicable, apply, examine
 from salrun.conformance.device import DeviceClean, DeviceDirty
-from salrun.conformance.methods import CHECKS, Case
+from salrun.conformance.methods import CHECKS, Case, TokenNet, folded, half_precision
 from salrun.types import Method
 
 CONF = Path(__file__).parents[2] / "conf" / "methods"
@@ -25,7 +25,7 @@ PROMISED = {
     *("deeplift_rescale", "deeplift_reveal_cancel", "deep_shap", "attn_lrp", "rise", "lime", "iba"),
     *("grad_cam", "grad_cam_pp", "score_cam", "fake_cam", "edge", "random", "oracle", "all_lit", "captum"),
     *("vargrad", "expected_gradients", "layer_cam", "xgrad_cam", "eigen_cam", "guided_grad_cam", "full_grad"),
-    *("occlusion", "kernel_shap"),
+    *("occlusion", "kernel_shap", "attention_rollout", "attention_last", "transformer_relevance", "legrad"),
 }
 # Hyper-parameters that only cost time, wherever a method has them.
 QUICK = {"cells": 2, "n_masks": 12, "n_samples": 12, "steps": 6, "copies": 3, "segmentation": "slic", "n_segments": 6}
@@ -51,9 +51,23 @@ def test_method(name: str, check: Callable[[Method, Case], None]) -> None:
         pytest.skip(str(reason))
 
 
+TOKENS = ("grad_cam", "grad_cam_pp", "layer_cam", "xgrad_cam", "eigen_cam", "score_cam", "iba")
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_method_of_layers_on_a_transformer(name: str) -> None:
+    """All checks but those of copies: it has no batch norms, and bfloat16 is too coarse for random ones this small."""
+    for check in CHECKS:
+        if check not in (folded, half_precision):
+            try:
+                check(build(name), Case(TokenNet))
+            except NotApplicable:
+                continue
+
+
 def test_the_matrix_is_whole() -> None:
     """Every promised method is there, every method meets every check, and few are excused."""
-    assert len(PROMISED) == 37
+    assert len(PROMISED) == 41
     assert set(NAMES) >= PROMISED
     assert len(CHECKS) == 18
     assert len(set(MATRIX)) == len(NAMES) * 18
@@ -63,7 +77,8 @@ def test_the_matrix_is_whole() -> None:
     averages = {"integrated_gradients", "smoothgrad", "expected_gradients"}
     assert {name for name in NAMES if build(name).averages_passes} == averages
     model_free = {"all_lit", "edge", "fake_cam", "oracle", "random"}
-    plain = {"captum", "lrp_a_flat_library", "lrp_b_flat_library", *model_free, *shown, "full_grad"}
+    tokens = {name for name in NAMES if "attention" in build(name).needs}
+    plain = {"captum", "lrp_a_flat_library", "lrp_b_flat_library", *model_free, *shown, "full_grad", *tokens}
     assert {name for name in NAMES if not build(name).foldable} == plain & set(NAMES)
 
 

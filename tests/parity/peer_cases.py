@@ -17,6 +17,7 @@ from torch import nn
 
 SEEN_WITH = {"quantus": "0.6.0", "captum": "0.9.0", "shap": "0.51.0", "zennit": "0.5.1", "grad-cam": "1.5.7"}
 SEEN_WITH |= {"lxt": "2.1"}
+SEEN_WITH |= {"pnpxai": "0.1.4"}
 
 
 @dataclass(frozen=True)
@@ -423,3 +424,17 @@ def lxt_softmax_knows_the_last_axis_alone() -> tuple[list[float], list[float]]:
     by_row = torch.autograd.grad(softmax(row, 1), row, r)[0]
     by_column = torch.autograd.grad(softmax(column, 0), column, r.T)[0]
     return [round(v.item(), 2) for v in by_row.flatten()], [round(v.item(), 2) for v in by_column.flatten()]
+
+
+# pnpxai ---------------------------------------------------------------------------------------------------------------
+
+
+@case("pnpxai", "[0.5, 0.5, 0.0]", "unit/test_transformer.py::test_rollout_slow_twin")
+def pnpxai_rollout_multiplies_the_layers_backwards() -> list[float]:
+    """Token 1 took from token 2 before the class token (0) took from 1: rollout gives 2 a quarter, here 0."""
+    from pnpxai.explainers import AttentionRollout
+
+    before = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, 0, 1]])
+    after = torch.tensor([[0.0, 1, 0], [0, 1, 0], [0, 0, 1]])
+    peer = AttentionRollout(nn.Linear(1, 1), head_fusion_method="mean", discard_ratio=0.0)
+    return peer.rollout((before[None, None], after[None, None]))[0, 0].tolist()

@@ -10,8 +10,9 @@ import yaml
 
 import salrun
 from salrun.config.parts import method_part, metric_parts
+from salrun.models.vit import VisionTransformer
 from tests.conftest import ROOT
-from tests.toys import images, network
+from tests.toys import images, network, seeded
 
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
 METHODS, METRICS = PAGE.split("## Metrics")
@@ -41,9 +42,10 @@ def test_our_method_runs(text: str) -> None:
     declared = vars(method_part(name).method)
     few = {key: value for key, value in CHEAP.items() if key in declared and key not in options}
     x = images(2, 16).float()
-    raw = salrun.explain(
-        network(16).eval(), x, [1, 0], name, background=images(4, 16).float(), layer="1", **few, **options
-    )
+    reads_attention = "attention" in method_part(name).method.needs
+    net = seeded(lambda: VisionTransformer(16, 4, 8, 2, 2, 8)) if reads_attention else network(16).eval()
+    layer = None if reads_attention else "1"
+    raw = salrun.explain(net, x, [1, 0], name, background=images(4, 16).float(), layer=layer, **few, **options)
     assert raw.shape[0] == 2 and raw.shape[2:] == (16, 16) and raw.isfinite().all()
 
 
