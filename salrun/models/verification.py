@@ -125,14 +125,18 @@ def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) 
             if channels not in (1, data.shape[0]):  # would broadcast grey images to the channels of the mean
                 raise RuntimeError(f"the model normalises {channels} channels")
         with torch.no_grad():
-            outputs = model(torch.zeros(1, *data.shape, device=device)).shape[1]
+            logits = model(torch.zeros(1, *data.shape, device=device))
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as fault:  # what torch raises for shapes that do not fit
+    except (RuntimeError, IndexError, AssertionError, ValueError) as fault:  # of torch, timm, transformers: shapes
         raise SalrunError(
             f"model '{name}' does not take the images of {there}, {size}: choose another dataset=.. or model=.. "
-            f"({str(fault).splitlines()[0]})"
+            f"({str(fault).partition(chr(10))[0]})"
         ) from fault
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
+        given = f"a tensor {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        raise SalrunError(f"model '{name}' gives {given}, not logits (B, classes): wrap it so that it gives one output")
+    outputs = logits.shape[1]
     if outputs == 1:
         raise SalrunError(f"model '{name}' has one output, which is probability 1 whatever the image: give it two")
     if outputs != len(data.classes):

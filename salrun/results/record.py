@@ -30,7 +30,10 @@ from salrun.store.files import open_log, write_atomic
 from salrun.store.leases import HEART, here
 from salrun.store.sources import commit, source_of_module
 
-PACKAGES = ("torch", "torchvision", "numpy", "pandas", "pyarrow", "scipy", "scikit-image", "hydra-core", "omegaconf")
+PACKAGES = (
+    *("torch", "torchvision", "timm", "transformers", "numpy", "pandas", "pyarrow", "scipy", "scikit-image"),
+    *("hydra-core", "omegaconf"),
+)
 
 
 class LogFile(logging.FileHandler):

@@ -24,7 +24,12 @@ LEFT_OUT = (
 )  # not hashed, nor what is in the store package
 
 
-LIBRARIES = ("torch", "torchvision")  # known by their versions, which run.json has: too large to be read
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "transformers",
+)  # known by their versions, which run.json has: too large to be read
 
 
 def source_of(part: object) -> str:
