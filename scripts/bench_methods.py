@@ -45,6 +45,7 @@ from salrun.methods.iba import fit_feature_stats, go_on
 from salrun.methods.layers import layer_output
 from salrun.models.classifier import Classifier, pick
 from salrun.models.inference import folded_copy, inference_copy
+from salrun.models.layers import blocks_of, find_layers
 from salrun.rng import Draws, generator
 from salrun.types import PRIMARY, Fitted, Method
 
@@ -52,8 +53,10 @@ CONF = Path(__file__).resolve().parents[1] / "conf" / "methods"
 FAMILIES = {  # by the module that a method is in
     "gradient": "gradient", "guided": "gradient", "lrp": "relevance", "deep_taylor": "relevance",
     "deeplift": "relevance", "cam": "CAM", "rise": "masks", "lime": "masks", "iba": "masks",
-    "full_grad": "gradient", "occlusion": "masks", "kernel_shap": "masks",
+    "full_grad": "gradient", "occlusion": "masks", "kernel_shap": "masks", "transformer": "attention",
 }  # fmt: skip
+ATTENTION = ("attention_rollout", "attention_last", "transformer_relevance", "legrad")
+ON_TOKENS = (*ATTENTION, "grad_cam", "grad_cam_pp", "layer_cam")  # what is measured on a transformer
 LARGER = {"cuda": 8}  # batches: a small one would measure how fast kernels are started
 
 
@@ -69,11 +72,15 @@ class Case:
     rng: Draws
     work: dict[str, dict[str, Any]]
     compile: str = "on"  # the forward-only copies
+    only: tuple[str, ...] = ()  # methods that are measured on it; none named: all but those that read attention
     copies: dict[str, Classifier] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
         return len(self.x)
+
+    def takes(self, name: str) -> bool:
+        return name in self.only if self.only else name not in ATTENTION
 
     @property
     def point(self) -> Tensor:
@@ -137,7 +144,7 @@ def make_case(
 
 
 def full_cases(device: str) -> Iterator[Case]:
-    from torchvision.models import resnet50
+    from torchvision.models import VisionTransformer, resnet50
 
     from salrun.models.architectures import TomsettCNN, smerf_cnn
 
@@ -170,6 +177,9 @@ def full_cases(device: str) -> Iterator[Case]:
     layers = {"cam": "block3.relu2", "iba": "block2.relu2"}
     yield make_case("tomsett_cifar10", TomsettCNN(), 32, 10, layers, 32, small, device)
     yield make_case("resnet50_224", resnet50(), 224, 1000, {"cam": "layer4", "iba": "layer2"}, 4, large, device)
+    vit = VisionTransformer(224, 16, 12, 3, 192, 768)  # ViT-Tiny
+    nn.init.normal_(vit.heads.head.weight, std=0.02)  # torchvision's is zero, and so would be every gradient
+    yield replace(make_case("vit_tiny_224", vit, 224, 1000, find_layers(vit), 16, large, device), only=ON_TOKENS)
 
 
 def quick_cases(device: str) -> Iterator[Case]:
@@ -189,6 +199,11 @@ def quick_cases(device: str) -> Iterator[Case]:
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 12 * 12, 3)
     )
     yield replace(make_case("tiny", module, 16, 3, {"cam": "3", "iba": "1"}, 2, work, device), compile="off")
+    from torchvision.models import VisionTransformer
+
+    vit = VisionTransformer(16, 4, 2, 2, 8, 8, num_classes=3)
+    nn.init.normal_(vit.heads.head.weight)
+    yield replace(make_case("tiny_vit", vit, 16, 3, find_layers(vit), 2, work, device), compile="off", only=ATTENTION)
 
 
 # -- what a method cannot avoid ----------------------------------------------------------------------------------------
@@ -200,6 +215,22 @@ def forward(case: Case) -> Job:
     @torch.no_grad()
     def run() -> None:
         case.model.module(point)
+
+    return run
+
+
+def forward_with_weights(case: Case) -> Job:
+    """Forward, every `nn.MultiheadAttention` asked for the weights of its heads."""
+    point = case.point
+    asked = {"need_weights": True, "average_attn_weights": False}
+    layers = [m for m in case.model.module.modules() if isinstance(m, nn.MultiheadAttention)]
+
+    @torch.no_grad()
+    def run() -> None:
+        hooks = [m.register_forward_pre_hook(lambda m, a, k: (a, k | asked), with_kwargs=True) for m in layers]
+        case.model.module(point)
+        for hook in hooks:
+            hook.remove()
 
     return run
 
@@ -293,6 +324,7 @@ def layers_back(case: Case) -> Job:
 
 PASSES = {
     "forward": forward,
+    "forward with weights": forward_with_weights,
     "forward+backward": forward_backward,
     "to layer": to_layer,
     "layers": layers,
@@ -310,6 +342,8 @@ def floor(name: str, method: Any, case: Case) -> dict[str, float]:
             return {}
         case "eigen_cam":
             return {"forward": 1}
+        case "attention_rollout" | "attention_last":
+            return {"forward with weights": 1}
         case "occlusion" | "kernel_shap":
             return {"forward": method.passes(case.model, tuple(case.x.shape[1:]))}
         case "guided_grad_cam":
@@ -446,6 +480,25 @@ def by_torch_cam(name: str, **options: str) -> Callable[[Case, Any], Job]:
     return build
 
 
+def torch_cam_legrad(case: Case, method: Any) -> Job:
+    package = importlib.import_module("torchcam.methods")
+    blocks, classes = [case.model.module.get_submodule(b) for b in blocks_of(case.model.module)], case.target.tolist()
+
+    def run() -> None:
+        with package.LeGrad(case.model.module, blocks) as extractor:
+            (cam,) = extractor(classes, case.model.module(case.point.requires_grad_(True)), normalized=False)
+        nn.functional.interpolate(cam[:, None], case.x.shape[2:], mode="bilinear")
+
+    return run
+
+
+def pnpxai_rollout(case: Case, method: Any) -> Job:
+    """Its order of the layers is another (docs/peers.md); the work is the same, but for the whole product."""
+    explainers = importlib.import_module("pnpxai.explainers")
+    explainer = explainers.AttentionRollout(case.model.module, head_fusion_method="mean", discard_ratio=0.0)
+    return lambda: explainer.attribute(case.point, case.target)
+
+
 def by_zennit(conv: str, options: dict[str, float], dense: str = "", first: str = "") -> Callable[[Case, Any], Job]:
     """The rule for convolutions, and where they differ those for dense layers and the first layer."""
 
@@ -535,6 +588,8 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
     "eigen_cam": {"grad-cam": by_grad_cam("EigenCAM")},
     "score_cam": {"grad-cam": by_grad_cam("ScoreCAM"), "torch-cam": by_torch_cam("ScoreCAM", batch_size="chunk")},
     "lime": {"lime": lime_package},
+    "attention_rollout": {"pnpxai": pnpxai_rollout},
+    "legrad": {"torch-cam": torch_cam_legrad},
 }
 
 
@@ -601,7 +656,8 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
         "run makes, in float32: batch norms folded, channels last, for LIME, RISE and Score-CAM compiled. `fast`:",
         "`numerics=fast` (those three in half precision) or `fast_gradients` (IG, SmoothGrad); every run measures what",
         "that does to its maps. `peer`: the fastest at equal work, each on a network of its own; the others under",
-        "`slower_peers`. The images are explained in passes of `batch` (methods.csv), by all.",
+        "`slower_peers`. The images are explained in passes of `batch` (methods.csv), by all. Of rollout and the last",
+        "attention the floor is a forward pass of torchvision's ViT that is asked for its weights.",
         *ABOUT,
     ]
     write_rows(out / "methods", title, list(rows.values()), ("model", "family", "method"), facts)
@@ -611,7 +667,9 @@ def main(argv: list[str] | None = None) -> int:
     names = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("captum", "file"))
     given = parser(__doc__, 15.0)
     given.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
-    given.add_argument("--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224")
+    given.add_argument(
+        "--models", nargs="+", metavar="NAME", help="of smerf_complex, tomsett_cifar10, resnet50_224, vit_tiny_224"
+    )
     options = given.parse_args(argv)
     limits, watch = start(options)
     facts = machine(limits.device)
@@ -620,7 +678,7 @@ def main(argv: list[str] | None = None) -> int:
     for case in (quick_cases if options.quick else full_cases)(limits.device):
         if options.models and case.name not in options.models:
             continue
-        for name in options.methods:
+        for name in filter(case.takes, options.methods):
             if options.missing and known.get((case.name, name), {}).get("exact"):
                 continue
             if limits.over():

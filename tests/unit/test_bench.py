@@ -115,7 +115,7 @@ def test_a_loaded_machine_is_told(monkeypatch):
 
 
 def test_methods_give_exact_and_fast_rates_against_floor_and_peer(tmp_path):
-    names = ["gradient", "rise", "lime", "integrated_gradients", "iba", "fake_cam"]
+    names = ["gradient", "rise", "lime", "integrated_gradients", "iba", "fake_cam", "attention_rollout"]
     assert quick(methods, tmp_path, "--methods", *names) == 0
     rows = table(tmp_path / "methods.csv", "method")
     assert list(rows) == names
@@ -128,7 +128,8 @@ def test_methods_give_exact_and_fast_rates_against_floor_and_peer(tmp_path):
     assert served == ({"rise", "lime", "integrated_gradients"} if halved else set())
     text = (tmp_path / "methods.md").read_text()
     assert all(word in text for word in ("- processor: ", "- load at start: ", "- load at end: ", "- idle machine: "))
-    assert text.count("| tiny |") == len(names)
+    assert text.count("| tiny |") == len(names) - 1 and text.count("| tiny_vit |") == 1
+    assert rows["attention_rollout"]["family"] == "attention"
 
 
 def test_missing_goes_on_and_minutes_end_it(tmp_path, capsys):
@@ -151,7 +152,7 @@ def test_every_method_with_a_network_has_a_floor():
 
 
 PACKAGES = {"captum": "captum", "grad-cam": "pytorch_grad_cam", "torch-cam": "torchcam", "zennit": "zennit"}
-PACKAGES |= {"shap": "shap", "lime": "lime"}
+PACKAGES |= {"shap": "shap", "lime": "lime", "pnpxai": "pnpxai"}
 PAIRS = [(name, peer) for name, peers in methods.PEERS.items() for peer in peers]
 
 
@@ -164,7 +165,7 @@ def test_a_peer_runs_and_leaves_our_network_alone(name, peer):
     pytest.importorskip(PACKAGES[peer])
     if (name, peer) == ("lrp_epsilon", "captum"):
         pytest.skip("captum's LRP has no rule for Flatten: the table says so")
-    case = next(methods.quick_cases("cpu"))
+    case = next(case for case in methods.quick_cases("cpu") if case.takes(name))
     jobs, faults = methods.contestants(name, methods.load_method(name, case.work.get(name, {})), case)
     assert peer not in faults
     common.seconds(jobs[peer], "cpu")
