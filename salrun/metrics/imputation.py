@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 # Each pair of neighbours once: (rows, columns) to the second of them, and the weight.
 LINKS = (((0, 1), 1 / 6), ((1, 0), 1 / 6), ((1, 1), 1 / 12), ((1, -1), 1 / 12))
 DAMPING, OVERCORRECTION = 0.9, 1.7  # Jacobi's; constant interpolation underestimates the coarse correction
+SMALL = 16  # pixels of the coarsest grid, whose system is inverted
 
 
 def _pair(t: Tensor, down: int, right: int) -> tuple[Tensor, Tensor]:
@@ -33,6 +33,7 @@ class Laplacian:
 
     links: tuple[Tensor, ...]  # by LINKS, each (N, 1, h, w) of the pixels that have such a neighbour
     outside: Tensor  # (N, 1, H, W)
+    hole: Tensor | None = None  # (N, 1, H, W), where all links are between its pixels, by their weights
 
     @classmethod
     def of_hole(cls, hole: Tensor) -> Laplacian:
@@ -43,7 +44,7 @@ class Laplacian:
             links.append(weight * first * second)
             for here, there in zip(_pair(outside, *way), (second, first), strict=True):
                 here += weight * (1 - there)
-        return cls(tuple(links), outside * hole)
+        return cls(tuple(links), outside * hole, hole)
 
     def diagonal(self) -> Tensor:
         total = self.outside.clone()
@@ -53,11 +54,14 @@ class Laplacian:
         return total
 
     def product(self, diagonal: Tensor, v: Tensor) -> Tensor:
+        """Of v that is 0 at known pixels."""
+        if self.hole is not None:
+            return (diagonal * v).addcmul_(self.hole, around(v).sub_(v), value=-1 / 3)
         result = diagonal * v
         for (way, _), link in zip(LINKS, self.links, strict=True):
             first, second = _pair(v, *way)
             for end, other in zip(_pair(result, *way), (second, first), strict=True):
-                end -= link * other
+                end.addcmul_(link, other, value=-1)
         return result
 
     def coarser(self) -> Laplacian:
@@ -85,9 +89,41 @@ class Laplacian:
         return Laplacian(links, blocks(self.outside))
 
 
+def around(v: Tensor) -> Tensor:
+    """Sums over 3 x 3 pixels, 1 in the middle, 1/2 beside it, 1/4 across: three times the weights of LINKS, and v."""
+    for axis in (-2, -1):
+        n = v.shape[axis] - 1
+        total = v.clone()
+        total.narrow(axis, 1, n).add_(v.narrow(axis, 0, n), alpha=0.5)
+        total.narrow(axis, 0, n).add_(v.narrow(axis, 1, n), alpha=0.5)
+        v = total
+    return v
+
+
 def blocks(t: Tensor) -> Tensor:
     """Sums over blocks of 2 x 2; a last row or column of odd sides is a block of its own."""
-    return F.avg_pool2d(F.pad(t, (0, t.shape[-1] % 2, 0, t.shape[-2] % 2)), 2) * 4
+    rows = t[..., ::2, :].clone()
+    rows[..., : t.shape[-2] // 2, :] += t[..., 1::2, :]
+    total = rows[..., ::2].clone()
+    total[..., : t.shape[-1] // 2] += rows[..., 1::2]
+    return total
+
+
+class Inverse:
+    """Of a Laplacian on a small grid, as a matrix."""
+
+    def __init__(self, laplacian: Laplacian) -> None:
+        shape = laplacian.outside.shape[-2:]
+        place = torch.arange(shape.numel(), device=laplacian.outside.device).view(1, 1, *shape)
+        diagonal = laplacian.diagonal().flatten(1)
+        matrix = torch.diag_embed(torch.where(diagonal > 0, diagonal, 1))
+        for (way, _), link in zip(LINKS, laplacian.links, strict=True):
+            first, second = (end.flatten() for end in _pair(place, *way))
+            matrix[:, first, second] = matrix[:, second, first] = -link.flatten(1)
+        self.matrix = torch.linalg.inv(matrix)
+
+    def __call__(self, b: Tensor) -> Tensor:
+        return (b.flatten(2) @ self.matrix).view_as(b)
 
 
 class Multigrid:
@@ -97,25 +133,20 @@ class Multigrid:
         self.laplacian, self.diagonal = laplacian, laplacian.diagonal()
         self.unknown = self.diagonal > 0
         self.damped = torch.where(self.unknown, DAMPING / self.diagonal, 0)
-        last = max(self.diagonal.shape[-2:]) <= 2
-        self.coarser = None if last else Multigrid(laplacian.coarser())
+        coarse = laplacian.coarser()
+        self.coarser = (Inverse if coarse.outside[0].numel() <= SMALL else Multigrid)(coarse)
+        self.overcorrection = OVERCORRECTION * self.unknown.to(self.diagonal)
 
     def product(self, v: Tensor) -> Tensor:
         return self.laplacian.product(self.diagonal, v)
 
     def __call__(self, b: Tensor) -> Tensor:
         v = self.damped * b
-        if self.coarser is None:
-            return self._swept(v, b, 8)
         correction = self.coarser(blocks(b - self.product(v)))
         height, width = v.shape[-2:]
         fine = correction.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
-        return self._swept(v + OVERCORRECTION * fine * self.unknown, b, 1)
-
-    def _swept(self, v: Tensor, b: Tensor, sweeps: int) -> Tensor:
-        for _ in range(sweeps):
-            v = v + self.damped * (b - self.product(v))
-        return v
+        v.addcmul_(self.overcorrection, fine)
+        return v.addcmul_(self.damped, b - self.product(v))
 
 
 def imputed(x: Tensor, hole: Tensor, iterations: int) -> Tensor:
@@ -125,22 +156,21 @@ def imputed(x: Tensor, hole: Tensor, iterations: int) -> Tensor:
     """
     missing = hole.to(x)
     known = torch.where(hole, 0, x)
-    b = torch.zeros_like(x)
-    for way, weight in LINKS:
-        for here, there in zip(_pair(b, *way), reversed(_pair(known, *way)), strict=True):
-            here += weight * there
-    residual = b * missing
+    residual = (around(known) - known) * (missing / 3)
     inverse = Multigrid(Laplacian.of_hole(missing))
     direction = z = inverse(residual)
-    size, v = _dot(residual, z), torch.zeros_like(x)
-    for _ in range(iterations):
+    size, v = _dot(residual, z), known
+    for last in (number == iterations for number in range(1, iterations + 1)):
         image = inverse.product(direction)
         step = _ratio(size, _dot(direction, image))
-        v, residual = v + step * direction, residual - step * image
+        v = torch.addcmul(v, step, direction)
+        if last:
+            break
+        residual = torch.addcmul(residual, step, image, value=-1)
         z = inverse(residual)
         before, size = size, _dot(residual, z)
-        direction = z + _ratio(size, before) * direction
-    return known + v
+        direction = torch.addcmul(z, _ratio(size, before), direction)
+    return v
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
