@@ -10,6 +10,7 @@ import torch
 from salrun.datasets.mnist_tasks import MnistHalves
 from salrun.errors import SalrunError
 from salrun.models.architectures import MnistCNN
+from salrun.models.noised import Noised
 from salrun.models.randomised import Randomised
 from salrun.models.recipe import OfTask, Recipe
 from salrun.pipeline.build import share_data
@@ -111,3 +112,18 @@ def test_models_of_equal_tasks_share_their_data() -> None:
     share_data([recipe(), *tasks])
     assert [task.dataset is halves for task in tasks] == [True, True, False]
     assert tasks[2].dataset is other
+
+
+def test_shaken_weights_are_the_trained_ones_times_normal_draws(tmp_path: Path) -> None:
+    store, cpu, data, parent = Store(tmp_path), torch.device("cpu"), TinyData(), recipe()
+    trained = weights(parent.obtain(data, 0, store, cpu))
+    little, again, other, hard = (
+        Noised(parent, sigma, draw).obtain(data, 0, store, cpu)
+        for sigma, draw in ((0.001, 0), (0.001, 0), (0.001, 1), (2.0, 0))
+    )
+    before, after = (of["dense1.weight"] for of in (trained, weights(little)))
+    factor = (after / before - 1)[before != 0]
+    assert abs(factor.std().item() - 0.001) < 1e-4 and abs(factor.mean().item()) < 1e-4
+    assert weights(hard)["dense1.weight"].std() > 1.8 * trained["dense1.weight"].std()
+    assert little.classifier.fingerprint == again.classifier.fingerprint != other.classifier.fingerprint
+    assert not little.verification.gate and Noised(parent, 2.0).facts()["sigma"] == 2.0
