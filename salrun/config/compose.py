@@ -72,10 +72,23 @@ def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
 
 def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> dict[str, Any]:
     """The checked config; of an unknown key SalrunError says whether the experiment has it, not the overrides."""
+    _forget_replaced(cfg, overrides)
     try:
         return check(cfg)
     except UnknownKey as fault:
         raise SalrunError(_not_typed(fault.key, overrides, folders) or str(fault)) from fault
+
+
+def _forget_replaced(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Drop what an experiment sets of methods and metrics that the command line chose others for."""
+    words = [_parsed(override).key_or_group for override in overrides]
+    for group in ("methods", "metrics"):
+        parts = cfg.get(group)
+        if group in words and isinstance(parts, DictConfig):
+            typed = {word.split(".")[1] for word in words if word.startswith(f"{group}.")}
+            for name in [n for n, spec in parts.items() if isinstance(spec, DictConfig) and "_target_" not in spec]:
+                if name not in typed:
+                    del parts[name]
 
 
 def _check_one_job(overrides: Sequence[Override]) -> None:

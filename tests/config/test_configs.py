@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ import yaml
 from salrun.cli.main import run
 from salrun.config.catalogue import conf_dir, names
 from salrun.config.check import check
-from salrun.config.compose import compose_config
+from salrun.config.compose import checked, compose_config
 from salrun.config.signatures import fits
 from salrun.errors import SalrunError
 from salrun.pipeline.build import build
@@ -81,7 +82,7 @@ def test_a_run_without_an_experiment() -> None:
     assert list(check(compose_config([*PLAIN, "metrics=[]"]))["methods"]) == ["gradient"]  # nothing is compared
 
 
-@pytest.mark.parametrize("name", names("experiment"))
+@pytest.mark.parametrize("name", [name for name in names("experiment") if not name.startswith("court_")])
 def test_experiments_of_papers_keep_their_methods_and_views(name: str) -> None:
     config = check(compose_config([f"+experiment={name}"]))
     assert config["paper"] and config["view"] == "method" and config["controls"] == []
@@ -139,3 +140,14 @@ def test_checking_a_config_does_not_import_torch() -> None:
         "composed_run(read_command(['+experiment=smerf_simple_fr'])); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_an_experiment_sets_of_metrics_that_were_replaced_is_dropped() -> None:
+    words = ["+experiment=court_textbox", "metrics=[pafl,sparseness]"]
+    assert list(check_words(words)["metrics"]) == ["pafl", "sparseness"]
+    with pytest.raises(SalrunError, match="metrics.irof is set but 'irof' is not selected"):
+        check_words([*words, "metrics.irof.n_segments=3"])
+
+
+def check_words(words: list[str]) -> dict[str, Any]:
+    return checked(compose_config(words), words, ())
