@@ -385,7 +385,7 @@ class Stages:
         network = self.network_of(result.role, part, exact)
         fitted = self.fitted(result.role, part)
         if "masks" in part.method.needs:
-            fitted = Fitted(masks=result.batch.masks, roles=result.batch.roles, chunk=self.cell.chunk)
+            fitted = replace(fitted, masks=result.batch.masks, roles=result.batch.roles)
         if "ids" in part.method.needs and x is result.batch.x:
             fitted = replace(fitted, ids=result.tile.ids)
         if network is self._inference.get(result.role):
