@@ -13,12 +13,12 @@ from salrun.config.command import read_command
 from salrun.config.parts import entries
 from salrun.errors import SalrunError
 from salrun.papers.court import draw_court
-from salrun.results.court import RULE, judge, titles, write_court
+from salrun.results.court import RULE, judge, short_tables, write_court
 from salrun.results.run import Run, runs_below
 from salrun.results.scored import read_runs
 from salrun.store.files import shown
 
-BENCH = {"simple_fr": "smerf_simple", "complex_fr": "smerf_complex"}  # what a new metric is tried on, shipped models
+BENCH = {"simple_nr": "smerf_simple", "complex_cr1": "smerf_complex"}  # what a new metric is tried on, shipped models
 BESIDE = ("pafl", "piou", "deletion", "insertion")  # truth of methods, and two that everybody knows
 
 
@@ -42,25 +42,8 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> list[str]:
         "Agreement: Spearman of score and known order within an image, mean over images [95% interval]; 0 = chance.",
         "Worse: how often the worse of two maps scores higher, doses .25 apart; chance .5. Passes: per image and map.",
     ]
-    for (dataset, ladder), part in tables["court"].groupby(["dataset", "ladder"], sort=False):
-        worst = part[part["worst"]].set_index("metric")["agreement"]
-        names = dict(zip(part.index, titles(part), strict=True))
-        best = part[part["default"]].sort_values("agreement", ascending=False)
-        table = pd.DataFrame(
-            {
-                "metric": [names[at] for at in best.index],
-                "agreement": [f"{r.agreement:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in best.itertuples()],
-                "worst": best["metric"].map(worst).map("{:.2f}".format),
-                "weakest at": best["worst_defect"],
-                "worse": best["worse_0.25"].map("{:.2f}".format),
-                "alpha": best["alpha"].map("{:.2f}".format),
-                "passes": best["passes"].map("{:g}".format),
-                "fooled by": best["fooled_by"],
-                "advice": best["advice"],
-            }
-        )
-        lines += ["", f"{dataset}, ladder of {ladder}: {part['models'].max()} models, {part['images'].max()} images"]
-        lines.append(table.to_string(index=False))
+    for title, table in short_tables(tables["court"]):
+        lines += ["", title, table.to_string(index=False)]
     return [*lines, "", *(f"{advice}: {why}" for advice, why in RULE.items()), ""]
 
 

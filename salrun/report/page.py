@@ -73,6 +73,7 @@ class RunPage:
     summary: pd.DataFrame | None
     n_images: int | None
     comparisons: Sequence[Comparison]
+    court: list[tuple[str, pd.DataFrame]]  # of a run with a ladder: what becomes of its metrics
     doubts: list[str]
     notes: list[str]
 
@@ -303,9 +304,19 @@ def _read_run(path: Path, comparisons: Sequence[Comparison] | None = None) -> Ru
         summary=part(lambda: _summary(run.summary)),
         n_images=part(lambda: int(run.images["image_id"].nunique())),
         comparisons=comparisons,
+        court=_attempt(lambda: _court(run)) or [],
         doubts=_attempt(lambda: doubts_about(run)) or [],
         notes=notes,
     )
+
+
+def _court(run: results.Run) -> list[tuple[str, pd.DataFrame]]:
+    """What becomes of the metrics of a run with a ladder; of other runs nothing."""
+    if not run.ladders:
+        return []
+    from salrun.results.court import court_of  # here: it takes scipy, which few runs need
+
+    return court_of(run)
 
 
 def _attempt(read: Callable[[], Any]) -> Any:

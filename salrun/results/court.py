@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from salrun.errors import SalrunError
-from salrun.results.scored import Scored, Series
+from salrun.results.run import LADDER, Run
+from salrun.results.scored import Scored, Series, read_runs
 from salrun.results.tables import write_csv, write_parquet
 from salrun.stats.court import DRAWS as COURT_DRAWS
 from salrun.stats.court import (
@@ -34,13 +35,14 @@ from salrun.stats.court import (
 )
 from salrun.stats.reliability import CELL, aligned, alpha, alpha_draws, alpha_verdict, rankings, same_for_all
 
-LADDER = "salrun.methods.ladder.Ladder"
 DIFFERENCES = (0.1, 0.25, 0.5)
 ALL = "all defects"
 METHODS = "methods by"
 TRUTHS = ("pafl", "piou")  # what the order of real methods is known by
-KNOW = (*TRUTHS, "pmafl", "safl", "siou", "smafl", "pointing_game", "mass_share", "localisation_auc")
-KNOW += ("relevance_rank_accuracy", "top_k_intersection")  # metrics that are told where the evidence is
+KNOW = frozenset(  # metrics that are told where the evidence is
+    {*TRUTHS, "pmafl", "safl", "siou", "smafl", "pointing_game", "mass_share", "localisation_auc"}
+    | {"relevance_rank_accuracy", "top_k_intersection"}
+)
 MINOR, DISRUPTIVE = "minor", "disruptive"  # beginnings of the names of perturbed models, in `others`
 OWN_MODEL = "model"
 
@@ -110,7 +112,7 @@ def judge(scored: Scored) -> dict[str, pd.DataFrame]:
     there = ladders(scored)
     if not there:
         return {}
-    matrices = _matrices(scored)
+    matrices = _matrices(scored, [ladder.base for ladder in there])
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("court", "agreement", "preferences", "fooled")}
     for (dataset, series), cells in matrices.items():
         truths = {name: _truth(matrices, dataset, name) for name in TRUTHS}
@@ -125,7 +127,7 @@ def judge(scored: Scored) -> dict[str, pd.DataFrame]:
     tables = {name: pd.DataFrame(lines) for name, lines in rows.items() if lines}
     if len(known := _consistencies(scored)):
         tables["court"] = tables["court"].merge(known, how="left", on=["dataset", "metric", "mode", "score"])
-    tables["court"] = _advised(tables["court"])
+    tables["court"] = _advised(tables["court"], scored)
     return tables
 
 
@@ -141,11 +143,11 @@ def write_court(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
 Cells = Mapping[tuple[Any, ...], pd.DataFrame]  # (experiment, dataset, model, seed) -> images x maps, higher = better
 
 
-def _matrices(scored: Scored) -> dict[tuple[str, Series], dict[tuple[Any, ...], pd.DataFrame]]:
-    """(data set, series) -> cells; models that were perturbed to be compared with have no part in it."""
+def _matrices(scored: Scored, bases: Sequence[str]) -> dict[tuple[str, Series], dict[tuple[Any, ...], pd.DataFrame]]:
+    """(data set, series) -> cells that have a ladder; scores that are the same for all maps are left out."""
     found: dict[tuple[str, Series], dict[tuple[Any, ...], pd.DataFrame]] = {}
     for keys, series, matrix, direction in scored.series():
-        if not str(keys["model"]).startswith((MINOR, DISRUPTIVE)):
+        if any(base in matrix for base in bases) and not same_for_all(matrix):
             cell = tuple(keys[name] for name in CELL)
             found.setdefault((str(keys["dataset"]), series), {})[cell] = aligned(matrix, direction)
     return found
@@ -258,23 +260,33 @@ def _cost(series: Series, scored: Scored) -> dict[str, Any]:
     return {"passes": about.get("passes", np.nan), "explains": bool(about.get("explains", False))}
 
 
-def _advised(court: pd.DataFrame) -> pd.DataFrame:
+def _advised(court: pd.DataFrame, scored: Scored) -> pd.DataFrame:
     """With the setting that is the default, the worst one of its metric, and the advice by RULE.
 
-    The default is the mode called "default", or the first; of several scores the first by name.
+    The default is the mode called "default", or the first; of several scores that of the first perturbation or measure
+    that the metric lists, else the first by name.
     """
     court = court.reset_index(drop=True)
     court["default"] = court["worst"] = False
     court["advice"] = ""
+    firsts = {(m["metric"], m["mode"]): _first(m.get("options") or {}) for m in scored.metrics}
     for _, part in court.groupby(["dataset", "ladder", "metric"], sort=False):
         named = part[part["mode"].isin(["", "default"])]
-        first = (named if len(named) else part).index[0]
-        court.loc[first, "default"] = True
+        named = named if len(named) else part[part["mode"] == part["mode"].iloc[0]]
+        first = firsts.get((named["metric"].iloc[0], named["mode"].iloc[0]), "")
+        listed = named[[str(score).startswith(first) for score in named["score"]]]
+        court.loc[(listed if len(listed) else named).index[0], "default"] = True
         if part["agreement"].notna().any():
             court.loc[part["agreement"].idxmin(), "worst"] = True
         for at, row in part.iterrows():
             court.loc[at, "advice"] = _advice(row, part)
     return court
+
+
+def _first(options: Mapping[str, Any]) -> str:
+    """What the names of a metric's first scores begin with; nothing where it lists no several."""
+    several = options.get("perturbations") or options.get("measures") or [""]
+    return str(several[0])
 
 
 def _advice(row: pd.Series, settings: pd.DataFrame) -> str:
@@ -315,13 +327,17 @@ def _consistencies(scored: Scored) -> pd.DataFrame:
 def _consistency(roles: Mapping[str, pd.DataFrame]) -> Mapping[str, float]:
     """Of one cell; nothing where it lacks perturbed models of a kind, or has fewer than two methods."""
     sides = {kind: [m for role, m in roles.items() if role.startswith(kind)] for kind in (MINOR, DISRUPTIVE)}
-    own = roles.get(OWN_MODEL)
-    if own is None or own.shape[1] < 2 or not all(sides.values()):
+    if OWN_MODEL not in roles or not all(sides.values()):
         return {}
-    minor, disruptive = (
-        [m.reindex(index=own.index, columns=own.columns).to_numpy() for m in sides[kind]] for kind in sides
+    methods = [name for name in roles[OWN_MODEL] if all(name in matrix for matrix in roles.values())]
+    images = sides[MINOR][0].index.intersection(roles[OWN_MODEL].index)
+    if len(methods) < 2:
+        return {}
+    own, minor, disruptive = (
+        [matrix.reindex(index=images, columns=methods).to_numpy() for matrix in matrices]
+        for matrices in ([roles[OWN_MODEL]], sides[MINOR], sides[DISRUPTIVE])
     )
-    return consistency(own.to_numpy(), minor, disruptive)
+    return consistency(own[0], minor, disruptive)
 
 
 # -- small things ------------------------------------------------------------------------------------------------------
@@ -354,6 +370,34 @@ def _mean_of(parts: Sequence[tuple[float, Any, int]]) -> tuple[float, Any, int]:
     if not known:
         return parts[0]
     return float(np.mean([p[0] for p in known])), np.mean([p[1] for p in known], axis=0), known[0][2]
+
+
+def short_tables(court: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(title, table) of each data set and ladder: a line per metric at its default, best first, as text."""
+    for (dataset, ladder), part in court.groupby(["dataset", "ladder"], sort=False):
+        worst = part[part["worst"]].set_index("metric")["agreement"]
+        names = dict(zip(part.index, titles(part), strict=True))
+        best = part[part["default"]].sort_values("agreement", ascending=False)
+        table = pd.DataFrame(
+            {
+                "metric": [names[at] for at in best.index],
+                "agreement": [f"{r.agreement:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in best.itertuples()],
+                "worst": best["metric"].map(worst).map("{:.2f}".format),
+                "weakest at": best["worst_defect"],
+                "worse": best["worse_0.25"].map("{:.2f}".format),
+                "alpha": best["alpha"].map("{:.2f}".format),
+                "passes": best["passes"].map("{:g}".format),
+                "fooled by": best["fooled_by"],
+                "advice": best["advice"],
+            }
+        )
+        models, images = part["models"].max(), part["images"].max()
+        yield f"{dataset}, ladder of {ladder}: {models} models, {images} images", table
+
+
+def court_of(run: Run) -> list[tuple[str, pd.DataFrame]]:
+    """The short tables of one run with a ladder."""
+    return list(short_tables(judge(read_runs([run.path]))["court"]))
 
 
 def titles(court: pd.DataFrame) -> Iterator[str]:

@@ -25,11 +25,8 @@ from salrun.results.maps import KeptMaps
 from salrun.results.record import misshapen
 from salrun.results.tables import CELLS, CURVES, IMAGES, MODEL, NUMERICS, SCHEMA, SCORES, SUMMARY, unquoted
 
-MODEL_BLIND = (
-    "salrun.methods.baselines.",
-    "salrun.methods.cam.FakeCAM",
-    "salrun.methods.ladder.",
-)  # beginnings of classes
+LADDER = "salrun.methods.ladder.Ladder"
+MODEL_BLIND = ("salrun.methods.baselines.", "salrun.methods.cam.FakeCAM", LADDER)  # beginnings of classes
 TEXT = {"cell": str, "group": str, "role": str}  # columns of CSV files that may look like numbers
 
 
@@ -121,6 +118,11 @@ class Run:
         named = self.facts.get("controls") or ()
         classes = {name: str((about.get("options") or {}).get("_target_")) for name, about in self.methods.items()}
         return [name for name, target in classes.items() if name in named or target.startswith(MODEL_BLIND)]
+
+    @property
+    def ladders(self) -> list[str]:
+        """The methods that are maps of known order."""
+        return [n for n, about in self.methods.items() if (about.get("options") or {}).get("_target_") == LADDER]
 
     # -- tables --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from salrun.stats.conjunction import ENOUGH, over_replicates
 from salrun.stats.ranks import wilcoxon
 from salrun.stats.reliability import rankings
 
-DRAWS = 2000
+DRAWS = 1000
 FEWEST = 3  # maps that an order is made of: two are equal or opposite
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from salrun.cli import main as cli
-from salrun.results.court import ALL, CARE, NEVER, RULE, SETTING, USE, judge, ladders
+from salrun.report import write_report
+from salrun.results.court import ALL, CARE, NEVER, RULE, SETTING, USE, court_of, judge, ladders
+from salrun.results.run import Run
 from salrun.results.scored import read_runs
+from salrun.results.tables import KEY
 from salrun.stats.court import (
     agreement_by_image,
     consistency,
@@ -54,7 +59,7 @@ def test_macro_agreement_is_that_of_the_means():
     value, draws = macro_agreement(scores, -DOSES, rng(1))
     assert value == pytest.approx(stats.spearmanr(scores.mean(0), -DOSES).statistic)
     assert agreement_by_image(scores, -DOSES).mean() < 0.3 < value
-    assert draws.shape == (2000,) and draws.mean() > 0.5
+    assert draws.shape == (1000,) and draws.mean() > 0.5
     assert np.isnan(macro_agreement(np.full((3, 6), NAN), -DOSES, rng(0))[0])
 
 
@@ -129,14 +134,16 @@ METRICS = {  # (metric, mode) -> score of a map, given its worth and an image's 
     ("constant_lover", ""): lambda m, u: 5.0 if m == "constant" else worth(m),
     ("upside_down", ""): lambda m, u: -worth(m),
     ("pafl", "paper"): lambda m, u: worth(m),
+    ("pafl", "code"): lambda m, u: u,
+    ("chance", ""): lambda m, u: 0.5,  # the same for all maps: no judge
 }
 
 
-def court_run(folder, n=30, model="net", seed=0):
+def court_run(folder, n=30, seed=0, fingerprint=""):
     draws = rng(seed)
     rows = [
         {
-            "experiment": "e", "dataset": "d", "model": model, "seed": seed, "scale": "smoke", "group": "g",
+            "experiment": "e", "dataset": "d", "model": "net", "seed": seed, "scale": "smoke", "group": "g",
             "image_id": f"i{i}", "method": method, "metric": metric, "mode": mode,
             "value": score(method, draws.random()),
         }
@@ -148,7 +155,9 @@ def court_run(folder, n=30, model="net", seed=0):
     ]
     about = {"label": "", "view": "raw", "target": "predicted"}
     methods = {name: {**about, "options": options} for name, options in METHODS.items()}
-    return save_run(folder, pd.DataFrame(rows), metrics=metrics, methods=methods)
+    scores = pd.DataFrame(rows).assign(cell=f"c{seed}")
+    cells = scores[KEY].drop_duplicates().assign(role="model", source="shipped", fingerprint=fingerprint)
+    return save_run(folder, scores, metrics=metrics, methods=methods, cells=cells)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +204,22 @@ def test_advice_follows_its_rule(tables):
     assert {USE, SETTING, CARE, NEVER} <= {*RULE}
 
 
+def test_a_baseline_is_no_judge_and_truth_is_what_the_paper_says(tables):
+    assert "chance" not in {*tables["court"]["metric"]}
+    assert row(tables, "agreement", metric="right", mode="default", truth="methods by pafl")["mean"] == 1
+
+
+def test_the_default_is_the_first_perturbation_that_the_metric_lists(tmp_path):
+    folder = court_run(tmp_path / "run", n=4)
+    run = read_runs([folder])
+    mine = run.scores[(run.scores["metric"] == "right") & (run.scores["mode"] == "default")]
+    both = [mine.assign(score=name) for name in ("blur_L16", "mean_L16")]
+    ways = {("right", "default", name): "higher" for name in ("blur_L16", "mean_L16")}
+    about = ({"metric": "right", "mode": "default", "options": {"perturbations": ["mean", "blur"]}},)
+    judged = judge(replace(run, scores=pd.concat(both), directions=ways, metrics=about))["court"]
+    assert judged.loc[judged["default"], "score"].tolist() == ["mean_L16"]
+
+
 def test_runs_without_a_ladder_are_not_judged(tmp_path):
     scores = pd.DataFrame(
         {"experiment": "e", "dataset": "d", "model": "m", "seed": 0, "group": "g", "image_id": ["a", "b"],
@@ -203,6 +228,24 @@ def test_runs_without_a_ladder_are_not_judged(tmp_path):
     run = save_run(tmp_path / "run", scores)
     assert judge(read_runs([run])) == {}
     assert cli.run(["court", str(run)]) == 2
+
+
+def test_the_report_of_a_run_with_a_ladder_has_the_table(tmp_path):
+    page = write_report(court_run(tmp_path / "run", n=3)).read_text()
+    assert "The metrics before the court" in page and "upside_down" in page
+    assert court_of(Run(tmp_path / "run"))[0][0] == "d, ladder of oracle: 1 models, 3 images"
+
+
+def test_consistency_is_a_column_where_models_were_shaken(tmp_path):
+    folder = court_run(tmp_path / "run")
+    scored = read_runs([folder])
+    own = scored.scores[scored.scores["method"].isin(["first", "second", "third"])]
+    shaken = [own.assign(model=f"minor_{k}") for k in range(2)]
+    shaken += [own.assign(model=f"disruptive_{k}", value=own["value"] - 9) for k in range(2)]
+    apart = [part.assign(experiment="consistency") for part in (own, *shaken)]
+    court = judge(replace(scored, scores=pd.concat([scored.scores, *apart])))["court"].set_index(["metric", "mode"])
+    assert court.loc[("right", "default"), "mc"] == pytest.approx(1, abs=1e-3)
+    assert court.loc[("right", "default"), "models"] == 1  # what has no ladder is no model of the court
 
 
 def test_the_verb_prints_a_table_and_writes_tables_and_figures(tmp_path, capsys):
