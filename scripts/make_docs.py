@@ -26,7 +26,9 @@ from typing import Any
 
 import pandas as pd
 from leaderboard import leaderboard
+from omegaconf import OmegaConf
 
+from salrun.papers.court_pages import write_pages
 from salrun.papers.evidence import published
 from salrun.papers.frozen import frozen
 from salrun.results.claims import NOT_TESTED, headline
@@ -41,6 +43,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
 WORDS = "judge [CAMPAIGN ..] | evidence RUN CAMPAIGN/NAME | keep RUN NAME [FIGURE ..]"
+COURT = "court"  # docs/results/court: runs with a ladder, judged together
 EARLIER = "earlier"  # docs/results/earlier: summaries of runs whose tables of single images were not kept
 
 
@@ -87,6 +90,9 @@ def runs_of(folder: Path) -> list[Run]:
 
 def judge(folder: Path, docs: Path) -> None:
     """What collecting a campaign's runs makes, beside them; figures that a page shows."""
+    if folder.name == COURT:
+        assumptions: Any = OmegaConf.to_container(OmegaConf.load(docs / "assumptions.yaml"))
+        return write_pages([run.path for run in runs_of(folder)], folder, assumptions)
     shown = re.compile(rf"results/{folder.name}/(\w+)\.png")
     figures = {name for page in docs.glob("*.md") for name in shown.findall(page.read_text(encoding="utf-8"))}
     with tempfile.TemporaryDirectory() as out:

@@ -42,7 +42,7 @@ def answers(models: Mapping[str, Sequence[Tables]]) -> pd.DataFrame:
             if dataset.startswith(statement.data):
                 about = {"id": statement.id, "statement": statement.says, "data": dataset}
                 rows.append({**about, **_answer(statement, tables)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["id", "statement", "data", "answer", "parts", "k", "deciding"])
 
 
 def _answer(statement: Statement, models: Sequence[Tables]) -> dict[str, object]:

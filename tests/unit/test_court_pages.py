@@ -1,0 +1,57 @@
+"""The pages of the court: tables, hypotheses and cards of committed runs."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from salrun.papers.court_pages import by_model, write_pages
+from salrun.papers.court_statements import STATEMENTS, Statement, _answer, answers
+from tests.unit.test_court import court_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [court_run(folder / str(seed), n=6, seed=seed, fingerprint=str(seed)) for seed in range(3)]
+
+
+def test_pages_say_what_the_runs_say(runs, tmp_path):
+    write_pages(runs, tmp_path, {"right": "nothing"})
+    card = (tmp_path / "court_cards.md").read_text().split("## right")[1].split("##")[0]
+    assert (
+        "**Assumes**: nothing." in card and "agreement 1.00 [1.00, 1.00]" in card and "right about noise 1.00" in card
+    )
+    assert "best default (1.00); not odd" in card and "7 forward passes" in card
+    assert "| right default | 1.00 [1.00, 1.00] |" in (tmp_path / "court_table.md").read_text()
+    assert "**do not use**: constant_lover, upside_down" in (tmp_path / "court_advice.md").read_text()
+    assert "| constant_lover | 1.00 |" in (tmp_path / "court_fooled.md").read_text()
+    assert "right | default 1.00, odd" in (tmp_path / "court_settings.md").read_text()
+    assert len(pd.read_csv(tmp_path / "court_statements.csv")) == 0  # the data set is none that they are about
+    assert (tmp_path / "court_reliability.png").is_file() and not list(tmp_path.glob("*.parquet"))
+
+
+def test_each_model_speaks_by_itself(runs):
+    (models,) = by_model(runs).values()
+    assert len(models) == 3 and all(tables["court"]["models"].max() == 1 for tables in models)
+
+
+def part(*differences):
+    return Statement("X", "says", "every", lambda tables: ((f"p{i}", d, 0.01) for i, d in enumerate(differences)))
+
+
+def test_an_answer_is_a_partial_conjunction_over_models_or_images():
+    assert _answer(part(0.5, 0.5), [{}])["answer"] == "yes (one model)"
+    assert _answer(part(0.5, -0.5), [{}])["answer"] == "no (one model)"
+    assert _answer(part(0.5, 0.001), [{}])["answer"] == "uncertain (one model)"
+    assert _answer(part(0.5, 0.5), [{}] * 3)["answer"] == "yes"
+    assert _answer(part(float("nan")), [{}] * 3)["answer"] == "not tested"
+    assert _answer(part(0.5, -0.5), [{}])["deciding"].startswith("p1 -0.50")
+
+
+def test_every_hypothesis_can_be_asked_of_tables_without_its_metrics(runs):
+    (models,) = by_model(runs).values()
+    said = answers({"grid_x": models, "textbox": models}).set_index(["id", "data"])["answer"]
+    assert set(said.index.get_level_values(0)) == {s.id for s in STATEMENTS}
+    assert said["C1", "textbox"] == "not tested" and said["C2", "textbox"] in ("no", "uncertain")
+    assert said["C6", "textbox"] == "yes"  # upside_down ranks the methods alike on every image
