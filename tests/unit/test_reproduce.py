@@ -37,7 +37,7 @@ def write_run(folder: Path, job: list[str], **facts: object) -> Path:
 
 
 def test_every_run_of_every_campaign_composes(reproduce: ModuleType) -> None:
-    assert reproduce.PAPERS == ["smerf", "tomsett", "yona", "zhang"]
+    assert reproduce.PAPERS == ["court", "smerf", "tomsett", "yona", "zhang"]
     jobs = {
         tuple(job)
         for paper in reproduce.PAPERS
