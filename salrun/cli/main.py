@@ -17,7 +17,6 @@ from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
 from salrun.errors import SalrunError, users_fault
 from salrun.store.files import open_log
-from salrun.store.sources import commit
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
 
@@ -86,6 +85,8 @@ def act(command: Command) -> int:
     if command.verb in VERBS:
         return VERBS[command.verb].run(command.words)
     if command.verb in VERSIONS:
+        from salrun.store.sources import commit  # here: help needs none of it
+
         print(f"salrun {__version__}{version_of(commit())}")
     elif command.verb in HELPS or command.flags.help:
         print(help_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -339,6 +338,8 @@ class Schema(Verb):
     words = ("NAME", "one of run, scores, cells, claims")
 
     def act(self, given: argparse.Namespace) -> int:
+        import json
+
         files = {path.name.removesuffix(".schema.json"): path for path in sorted(SCHEMAS.glob("*.schema.json"))}
         for word in given.words:
             if word not in files:
