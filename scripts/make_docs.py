@@ -31,6 +31,8 @@ from omegaconf import OmegaConf
 from salrun.papers.court_pages import write_pages
 from salrun.papers.evidence import published
 from salrun.papers.frozen import frozen
+from salrun.papers.smerf.terms import SETTINGS
+from salrun.papers.transformers import write_page
 from salrun.results.claims import NOT_TESTED, headline
 from salrun.results.kept import keep as keep_run
 from salrun.results.kept import without_machine
@@ -44,6 +46,8 @@ BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", f
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
 WORDS = "judge [CAMPAIGN ..] | evidence RUN CAMPAIGN/NAME | keep RUN NAME [FIGURE ..]"
 COURT = "court"  # docs/results/court: runs with a ladder, judged together
+TRANSFORMERS = "transformers"  # docs/results/transformers: SMERF's settings on transformers, judged together
+CNNS = [f"{setting}-0" for setting in SETTINGS]
 EARLIER = "earlier"  # docs/results/earlier: summaries of runs whose tables of single images were not kept
 
 
@@ -88,11 +92,18 @@ def runs_of(folder: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(folder.glob("*/run.json"))]
 
 
+def transformers(folder: Path) -> tuple[list[Run], list[Run]]:
+    """(runs of transformers, those of the CNNs of the same settings)"""
+    return runs_of(folder), [run for run in runs_of(folder.parent / "smerf") if run.path.name in CNNS]
+
+
 def judge(folder: Path, docs: Path) -> None:
     """What collecting a campaign's runs makes, beside them; figures that a page shows."""
     if folder.name == COURT:
         assumptions: Any = OmegaConf.to_container(OmegaConf.load(docs / "assumptions.yaml"))
         return write_pages([run.path for run in runs_of(folder)], folder, assumptions)
+    if folder.name == TRANSFORMERS:
+        return write_page(*transformers(folder), folder)
     shown = re.compile(rf"results/{folder.name}/(\w+)\.png")
     figures = {name for page in docs.glob("*.md") for name in shown.findall(page.read_text(encoding="utf-8"))}
     with tempfile.TemporaryDirectory() as out:

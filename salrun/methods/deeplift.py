@@ -172,7 +172,9 @@ def product(op: Op) -> Step:
 
     def back(m: Tensor) -> tuple[Tensor, ...]:
         both_a, both_b = (t + op.run.paired(op.run.reference(t)) for t in (a, b))
-        return to_a(m, both_b.div_(2)), to_b(m, both_a).div_(2)  # no pass over the weights of attention, the larger ones
+        return to_a(m, both_b.div_(2)), to_b(m, both_a).div_(
+            2
+        )  # no pass over the weights of attention, the larger ones
 
     return Step(op(), [a, b], back)
 

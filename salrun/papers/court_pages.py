@@ -9,7 +9,8 @@ import pandas as pd
 
 from salrun.config.catalogue import names
 from salrun.papers.court import draw_court
-from salrun.papers.court_statements import Tables, answers
+from salrun.papers.court_statements import STATEMENTS
+from salrun.papers.hypotheses import Tables, answers
 from salrun.results.court import (
     ALL,
     CARE,
@@ -26,7 +27,7 @@ from salrun.results.court import (
 )
 from salrun.results.run import Run
 from salrun.results.scored import read_runs
-from salrun.results.tables import write_csv
+from salrun.results.tables import markdown, write_csv
 
 BOTTOM = 0.5
 
@@ -39,7 +40,7 @@ def write_pages(runs: Sequence[Path], folder: Path, assumptions: Mapping[str, st
         table.unlink()  # the CSV says the same
     for picture in draw_court(tables, folder):
         picture.with_suffix(".svg").unlink()
-    said = answers(by_model(runs))
+    said = answers(STATEMENTS, by_model(runs))
     write_csv(folder / "court_statements.csv", said)
     court = tables["court"]
     pages = {
@@ -233,9 +234,3 @@ def _two(value: float) -> str:
 
 def _span(value: float, low: float, high: float) -> str:
     return "" if pd.isna(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A GitHub table of text."""
-    head = ["| " + " | ".join(map(str, table.columns)) + " |", "|" + "---|" * table.shape[1]]
-    return "\n".join([*head, *("| " + " | ".join(map(str, row)) + " |" for row in table.itertuples(index=False))])

@@ -1,73 +1,19 @@
-"""The hypotheses of docs/court.md, written before the runs: a statement, its parts, and what the runs say of it.
-
-A part is a difference that is > 0 where it holds, with its standard error over images, one for each model. The answer
-is the partial conjunction of `salrun.stats.conjunction`: over models where there are three or more, else over images.
-"""
+"""The hypotheses of docs/court.md, written before the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from salrun.papers.hypotheses import Part, Statement, Tables
 from salrun.results.court import NOT_JUDGED, TOLD
-from salrun.stats.conjunction import ENOUGH, Parts, Quantifier, decide, needed, over_replicates
-
-Tables = Mapping[str, pd.DataFrame]  # of one model
-Part = tuple[str, float, float]  # what it is about, the difference, its standard error
 
 ORDERED = ("deletion", "insertion", "pixel_flipping", "aopc_morf", "aopc_lerf", "irof")
 PERTURBING = (*ORDERED, "saco", "idsds", "sensitivity_n", "faithfulness")
-
-
-@dataclass(frozen=True)
-class Statement:
-    """`data` is the beginning of the names of the data sets it is asked of."""
-
-    id: str
-    says: str
-    quantifier: Quantifier
-    parts: Callable[[Tables], Iterator[Part]]
-    data: tuple[str, ...] = ("textbox", "grid")
-
-
-def answers(models: Mapping[str, Sequence[Tables]]) -> pd.DataFrame:
-    """One row per statement and data set (name -> the tables of each of its models)."""
-    rows = []
-    for statement in STATEMENTS:
-        for dataset, tables in models.items():
-            if dataset.startswith(statement.data):
-                about = {"id": statement.id, "statement": statement.says, "data": dataset}
-                rows.append({**about, **_answer(statement, tables)})
-    return pd.DataFrame(rows, columns=["id", "statement", "data", "answer", "parts", "k", "deciding"])
-
-
-def _answer(statement: Statement, models: Sequence[Tables]) -> dict[str, object]:
-    found = [{name: (d, e) for name, d, e in statement.parts(tables) if not np.isnan(d)} for tables in models]
-    names = [name for name in found[0] if all(name in model for model in found)]
-    if not names:
-        return {"answer": "not tested", "parts": "", "k": len(models), "deciding": ""}
-    d, e = (np.array([[model[name][j] for name in names] for model in found]) for j in (0, 1))
-    if len(models) >= ENOUGH:
-        parts = over_replicates(d, np.nan_to_num(e).mean(axis=0))
-    else:
-        mean, error = d.mean(axis=0), np.sqrt((np.nan_to_num(e) ** 2).sum(axis=0)) / len(models) + 1e-12
-        reach = stats.norm.isf(0.025) * error
-        parts = Parts(mean, mean - reach, mean + reach, stats.norm.sf(mean / error), stats.norm.cdf(mean / error))
-    m = needed(statement.quantifier, len(names))
-    order = np.argsort(-parts.mean)
-    at = int(order[m - 1])
-    holding = int((parts.mean > 0).sum())
-    few = "" if len(models) >= ENOUGH else " (one model)" if len(models) == 1 else " (two models)"
-    return {
-        "answer": decide(parts, m) + few,
-        "parts": f"{holding} of {len(names)} > 0, {m} asked for",
-        "k": len(models),
-        "deciding": f"{names[at]} {parts.mean[at]:+.2f} [{parts.low[at]:+.2f}, {parts.high[at]:+.2f}]",
-    }
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -174,15 +120,16 @@ def _p3(tables: Tables) -> Iterator[Part]:
             yield "pixel_flipping - faithfulness", float(flipping.iloc[0] - correlation.iloc[0]), float("nan")
 
 
+asked = partial(Statement, data=("textbox", "grid"))
 STATEMENTS = (
-    Statement("C1", "metrics that remove pixels by their order are right on the noise ladder", "most", _c1),
-    Statement("C2", "no metric is right about every defect", "every", _c2),
-    Statement("C3", "the worst baseline costs a perturbation metric .1 of agreement or more", "most", _c3),
-    Statement("C4", "complexity metrics prefer the worse of two maps as often as not", "most", _c4),
-    Statement("C5", "masking metrics are fooled by a constant map", "every", _c5),
-    Statement("C6", "there is a reliable metric that is not right", "some", _c6),
-    Statement("C7", "metrics that are told the masks are right about noise, shift and permute", "every", _c7),
-    Statement("P1", "LeRF agrees with the noise ladder by .95 or more (F-Fidelity)", "average", _p1, ("grid",)),
-    Statement("P2", "MoRF of a ladder made from Grad-CAM has the wrong sign (F-Fidelity)", "average", _p2, ("grid",)),
-    Statement("P3", "pixel flipping is more consistent than faithfulness correlation (MetaQuantus)", "average", _p3),
+    asked("C1", "metrics that remove pixels by their order are right on the noise ladder", "most", _c1),
+    asked("C2", "no metric is right about every defect", "every", _c2),
+    asked("C3", "the worst baseline costs a perturbation metric .1 of agreement or more", "most", _c3),
+    asked("C4", "complexity metrics prefer the worse of two maps as often as not", "most", _c4),
+    asked("C5", "masking metrics are fooled by a constant map", "every", _c5),
+    asked("C6", "there is a reliable metric that is not right", "some", _c6),
+    asked("C7", "metrics that are told the masks are right about noise, shift and permute", "every", _c7),
+    asked("P1", "LeRF agrees with the noise ladder by .95 or more (F-Fidelity)", "average", _p1, data=("grid",)),
+    asked("P2", "MoRF of a ladder made from Grad-CAM has the wrong sign (F-Fidelity)", "average", _p2, data=("grid",)),
+    asked("P3", "pixel flipping is more consistent than faithfulness correlation (MetaQuantus)", "average", _p3),
 )

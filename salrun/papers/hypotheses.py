@@ -38,11 +38,12 @@ def answers(statements: Sequence[Statement], models: Mapping[str, Sequence[Table
         for dataset, tables in models.items():
             if dataset.startswith(statement.data):
                 about = {"id": statement.id, "statement": statement.says, "data": dataset}
-                rows.append({**about, **_answer(statement, tables)})
-    return pd.DataFrame(rows)
+                rows.append({**about, **answer(statement, tables)})
+    return pd.DataFrame(rows, columns=["id", "statement", "data", "answer", "parts", "k", "deciding"])
 
 
-def _answer(statement: Statement, models: Sequence[Tables]) -> dict[str, object]:
+def answer(statement: Statement, models: Sequence[Tables]) -> dict[str, object]:
+    """What the models say together, and which part decides it."""
     found = [{name: (d, e) for name, d, e in statement.parts(tables) if not np.isnan(d)} for tables in models]
     names = [name for name in found[0] if all(name in model for model in found)]
     if not names:

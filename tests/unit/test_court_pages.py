@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from salrun.papers.court_pages import by_model, write_pages
-from salrun.papers.court_statements import STATEMENTS, Statement, _answer, answers
+from salrun.papers.court_statements import STATEMENTS
+from salrun.papers.hypotheses import answers
 from tests.unit.test_court import court_run
 
 
@@ -36,22 +37,9 @@ def test_each_model_speaks_by_itself(runs):
     assert len(models) == 3 and all(tables["court"]["models"].max() == 1 for tables in models)
 
 
-def part(*differences):
-    return Statement("X", "says", "every", lambda tables: ((f"p{i}", d, 0.01) for i, d in enumerate(differences)))
-
-
-def test_an_answer_is_a_partial_conjunction_over_models_or_images():
-    assert _answer(part(0.5, 0.5), [{}])["answer"] == "yes (one model)"
-    assert _answer(part(0.5, -0.5), [{}])["answer"] == "no (one model)"
-    assert _answer(part(0.5, 0.001), [{}])["answer"] == "uncertain (one model)"
-    assert _answer(part(0.5, 0.5), [{}] * 3)["answer"] == "yes"
-    assert _answer(part(float("nan")), [{}] * 3)["answer"] == "not tested"
-    assert _answer(part(0.5, -0.5), [{}])["deciding"].startswith("p1 -0.50")
-
-
 def test_every_hypothesis_can_be_asked_of_tables_without_its_metrics(runs):
     (models,) = by_model(runs).values()
-    said = answers({"grid_x": models, "textbox": models}).set_index(["id", "data"])["answer"]
+    said = answers(STATEMENTS, {"grid_x": models, "textbox": models}).set_index(["id", "data"])["answer"]
     assert set(said.index.get_level_values(0)) == {s.id for s in STATEMENTS}
     assert said["C1", "textbox"] == "not tested" and said["C2", "textbox"] in ("no", "uncertain")
     assert said["C6", "textbox"] == "yes"  # upside_down ranks the methods alike on every image

@@ -10,6 +10,7 @@ import pytest
 
 from salrun import papers
 from salrun.papers import style
+from salrun.papers.transformers import judged
 from salrun.results.court import judge
 from salrun.results.run import Run
 from salrun.results.scored import read_runs
@@ -100,6 +101,10 @@ def test_committed_verdicts_are_what_committed_tables_give(folder: Path, tmp_pat
         write_csv(tmp_path / "court.csv", tables["court"])
         committed, again = (pd.read_csv(at / "court.csv") for at in (folder, tmp_path))
         return pd.testing.assert_frame_equal(committed, again, rtol=1e-6)
+    if folder.name == "transformers":
+        write_csv(tmp_path / "statements.csv", judged(*script("make_docs").transformers(folder))[1])
+        assert (tmp_path / "statements.csv").read_text() == (folder / "transformers_statements.csv").read_text()
+        return None
     assert collect_runs([folder], tmp_path / "again", drawn=False) == 0
     if (folder / "claims.csv").is_file():
         same_verdicts(folder / "claims.csv", tmp_path / "again" / "claims.csv")

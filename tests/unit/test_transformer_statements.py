@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salrun.papers.hypotheses import Statement, answers
+from salrun.papers.hypotheses import Statement, answer
 from salrun.papers.smerf.terms import SETTINGS
 from salrun.papers.transformers import ATTENTION, STATEMENTS, by_setting, judged, standings
 
@@ -43,13 +43,13 @@ def test_a_setting_counts_its_buckets_alike() -> None:
 def test_every_statement_is_answered() -> None:
     runs = [run(setting, LEVELS) for setting in SETTINGS]
     own, said = judged(runs, runs)
-    answer = said.set_index("id")["answer"]
+    told = said.set_index("id")["answer"]
     assert list(said["id"]) == [statement.id for statement in STATEMENTS]
-    assert answer.drop("V4").to_dict() == {
+    assert told.drop("V4").to_dict() == {
         **dict.fromkeys(("V1", "V2", "V5", "V6", "V8"), "yes"),
         **dict.fromkeys(("V3", "V7"), "no"),  # AttnLRP is above all_lit, and nowhere below .5
     }
-    assert answer["V4"] == "yes (two models)" and set(said["k"]) == {2, 5, 7}
+    assert told["V4"] == "yes (two models)" and set(said["k"]) == {2, 5, 7}
     assert by_setting(own, "pafl").iloc[0].to_dict()["method"] == "AttnLRP"
     assert [*by_setting(own, "pafl").index[-4:]] == ["oracle", "all_lit", "edge", "random"]
 
@@ -59,13 +59,14 @@ def test_what_was_not_run_is_not_tested() -> None:
     assert judged(runs, [])[1].set_index("id")["answer"][["V5", "V8"]].tolist() == ["not tested"] * 2
 
 
-def test_one_model_answers_by_its_images_and_says_so() -> None:
-    def parts(tables):
-        yield "sure", tables["d"]["sure"].item(), 0.01
-        yield "unsure", tables["d"]["unsure"].item(), 1.0
+def part(*differences: float) -> Statement:
+    return Statement("X", "says", "every", lambda tables: ((f"p{i}", d, 0.01) for i, d in enumerate(differences)))
 
-    def answer(quantifier) -> str:
-        model = {"d": pd.DataFrame({"sure": [0.5], "unsure": [0.5]})}
-        return answers([Statement("A", "says", quantifier, parts)], {"data": [model]})["answer"].item()
 
-    assert (answer("some"), answer("every")) == ("yes (one model)", "uncertain (one model)")
+def test_an_answer_is_a_partial_conjunction_over_models_or_images() -> None:
+    assert answer(part(0.5, 0.5), [{}])["answer"] == "yes (one model)"
+    assert answer(part(0.5, -0.5), [{}])["answer"] == "no (one model)"
+    assert answer(part(0.5, 0.001), [{}])["answer"] == "uncertain (one model)"
+    assert answer(part(0.5, 0.5), [{}] * 3)["answer"] == "yes"
+    assert answer(part(float("nan")), [{}] * 3)["answer"] == "not tested"
+    assert answer(part(0.5, -0.5), [{}])["deciding"].startswith("p1 -0.50")
