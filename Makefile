@@ -41,7 +41,7 @@ $(VENV)/.cluster: $(STAMP)
 test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
 	$(BIN)/python -m pytest -rs tests/cluster
 
-EXTRAS = dev,peers,tensorboard,mlflow,wandb,huggingface,notebook,docs
+EXTRAS = dev,peers,tensorboard,mlflow,wandb,huggingface,timm,notebook,docs
 
 $(VENV)/.extras: $(STAMP)
 	$(INSTALL) '.[$(EXTRAS)]'
