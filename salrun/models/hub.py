@@ -7,7 +7,9 @@ model of theirs is asked for.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -191,9 +193,22 @@ def published(where: str | None, name: str) -> Path:
     if not where:
         raise SalrunError(f"{name} has no published .safetensors: give model.weights=<file> or model.pretrained=false")
     try:
-        return Path(hub.hf_hub_download(where, FILE))
+        return Path(kept_or_fetched(partial(hub.hf_hub_download, where, FILE)))
     except Exception as fault:  # no network, no such repository, no such file: the hub has an exception for each
         raise unavailable(where, fault) from fault
+
+
+def kept_or_fetched(get: Callable[..., Any]) -> Any:
+    """What the hub's cache has, which is not asked for news; else by download, whose retries are not told."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with suppress(OSError, ValueError):
+            return get(local_files_only=True)
+        return get()
+    finally:
+        log.setLevel(before)
 
 
 def unavailable(name: str, fault: Exception) -> SalrunError:
@@ -219,9 +234,8 @@ class HuggingFaceModel(HubModel):
         classifier = transformers.AutoModelForImageClassification
         try:
             if self.pretrained and self.weights is None:
-                module, loaded = classifier.from_pretrained(
-                    self.name, config=config, use_safetensors=True, output_loading_info=True
-                )
+                options = {"config": config, "use_safetensors": True, "output_loading_info": True}
+                module, loaded = kept_or_fetched(partial(classifier.from_pretrained, self.name, **options))
             else:
                 module, loaded = fresh(partial(classifier.from_config, config), seed), {}
         except (OSError, ValueError, RuntimeError) as fault:
@@ -240,7 +254,7 @@ class HuggingFaceModel(HubModel):
         try:
             if not self.pretrained and self.name in known:
                 return known[self.name](**options)
-            return transformers.AutoConfig.from_pretrained(self.name, **options)
+            return kept_or_fetched(partial(transformers.AutoConfig.from_pretrained, self.name, **options))
         except (OSError, ValueError, TypeError) as fault:
             raise unavailable(self.name, fault) from fault
 
@@ -249,7 +263,7 @@ class HuggingFaceModel(HubModel):
         if self.mean is not None and self.std is not None:
             return self.mean, self.std, "not asked for (model.mean and model.std are given)"
         try:
-            about, _ = transformers.ImageProcessingMixin.get_image_processor_dict(self.name)
+            about, _ = kept_or_fetched(partial(transformers.ImageProcessingMixin.get_image_processor_dict, self.name))
         except (OSError, ValueError) as fault:
             if not self.pretrained and not Path(self.name).is_dir():
                 return (0.5,), (0.5,), "none published"

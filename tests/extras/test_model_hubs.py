@@ -127,7 +127,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
     pytest.importorskip("timm")
 
-    def down(*given: object) -> None:
+    def down(*given: object, **more: object) -> None:
         raise ConnectionError("no network\nand more")
 
     monkeypatch.setattr(hub, "hf_hub_download", down)
@@ -144,8 +144,10 @@ def test_published_weights_are_read_from_safetensors_alone(tmp_path: Path, monke
     hub = pytest.importorskip("huggingface_hub")
     asked = []
 
-    def download(where: str, file: str) -> str:
-        asked.append((where, file))
+    def download(where: str, file: str, local_files_only: bool = False) -> str:
+        asked.append((where, file, local_files_only))
+        if local_files_only:
+            raise FileNotFoundError("not in the cache")
         return str(tmp_path / file)
 
     monkeypatch.setattr(hub, "hf_hub_download", download)
@@ -153,7 +155,8 @@ def test_published_weights_are_read_from_safetensors_alone(tmp_path: Path, monke
     recipe = vit(classes=4)
     recipe.pretrained = True
     assert recipe.load().fingerprint == vit(classes=4).load(seed=3).fingerprint
-    assert asked == [("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "model.safetensors")]
+    where = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    assert asked == [(where, "model.safetensors", True), (where, "model.safetensors", False)]  # the cache first
 
 
 def test_images_of_another_size_are_told_so() -> None:
