@@ -45,7 +45,7 @@ def composed_run(command: Command) -> tuple[dict[str, Any], DictConfig]:
     whole = _composed(command.overrides, command.folders)
     HydraConfig.instance().set_config(whole)  # what `${hydra:...}` reads
     _check_resolved(whole, command.overrides)
-    return checked(_without_hydra(whole), command.overrides, command.folders), whole
+    return checked(_without_hydra(whole, command.overrides), command.overrides, command.folders), whole
 
 
 def _combinations(command: Command) -> Iterator[list[str]]:
@@ -72,7 +72,6 @@ def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
 
 def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> dict[str, Any]:
     """The checked config; of an unknown key SalrunError says whether the experiment has it, not the overrides."""
-    _forget_replaced(cfg, overrides)
     try:
         return check(cfg)
     except UnknownKey as fault:
@@ -81,7 +80,7 @@ def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]
 
 def _forget_replaced(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Drop what an experiment sets of methods and metrics that the command line chose others for."""
-    words = [_parsed(override).key_or_group for override in overrides]
+    words = [_parsed(override).key_or_group for override in overrides if not of_hydra(override)]
     for group in ("methods", "metrics"):
         parts = cfg.get(group)
         if group in words and isinstance(parts, DictConfig):
@@ -155,14 +154,15 @@ def _unreadable(override: str) -> bool:
 def compose_config(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> DictConfig:
     """The config of one job, whatever its launcher: overrides of Hydra itself are left out."""
     wanted = [o for o in overrides if not of_hydra(o) or o.startswith("hydra.searchpath=")]
-    return _without_hydra(_composed(wanted, folders))
+    return _without_hydra(_composed(wanted, folders), wanted)
 
 
-def _without_hydra(whole: DictConfig) -> DictConfig:
+def _without_hydra(whole: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The config as our own code reads it, open to changes."""
     cfg = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
     OmegaConf.set_readonly(cfg, False)
     OmegaConf.set_struct(cfg, False)
+    _forget_replaced(cfg, overrides)
     return cfg
 
 

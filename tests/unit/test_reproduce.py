@@ -37,7 +37,7 @@ def write_run(folder: Path, job: list[str], **facts: object) -> Path:
 
 
 def test_every_run_of_every_campaign_composes(reproduce: ModuleType) -> None:
-    assert reproduce.PAPERS == ["court", "smerf", "tomsett", "yona", "zhang"]
+    assert reproduce.PAPERS == ["court", "smerf", "tomsett", "transformers", "yona", "zhang"]
     jobs = {
         tuple(job)
         for paper in reproduce.PAPERS
@@ -242,7 +242,7 @@ def test_mistakes_are_told(conveyor: ModuleType, capsys: pytest.CaptureFixture) 
     for wrong in (["smurf"], [], ["smerf", "yona"], ["--hours", "1", "--jobs", "0"]):
         with pytest.raises(SystemExit):
             conveyor.main(wrong)
-    assert "unknown paper 'smurf'; known: smerf, tomsett, yona, zhang" in capsys.readouterr().err
+    assert f"unknown paper 'smurf'; known: {', '.join(PAPERS)}" in capsys.readouterr().err
 
 
 def test_a_background_job_can_be_interrupted(reproduce: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
