@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from salrun.cli.experiment import experiment
 from salrun.config.catalogue import load_file, register_module
 from salrun.config.command import read_command
+from salrun.config.compose import composed_run
 from salrun.config.parts import entries
 from salrun.errors import SalrunError
 from salrun.papers.court import draw_court
+from salrun.pipeline.job import perform
 from salrun.results.court import RULE, judge, short_tables, write_court
 from salrun.results.run import Run, runs_below
 from salrun.results.scored import read_runs
 from salrun.store.files import shown
 
 BENCH = {"simple_nr": "smerf_simple", "complex_cr1": "smerf_complex"}  # what a new metric is tried on, shipped models
-BESIDE = ("pafl", "piou", "deletion", "insertion")  # truth of methods, and two that everybody knows
+BESIDE = ("pafl", "piou", "deletion")  # the truth of methods, and one that everybody knows
 
 
 def court_and_tell(paths: Sequence[Path], folder: Path) -> int:
@@ -56,8 +57,9 @@ def try_metric(word: str, settings: Sequence[str], folder: Path) -> int:
     for reasoning, model in BENCH.items():
         place = folder / "runs" / reasoning
         words = ["+experiment=court_textbox", "scale=laptop", f"reasoning={reasoning}", f"model={model}"]
-        words += [f"metrics=[{metrics}]", "report=false", f"hydra.run.dir={place}", *settings]
-        if code := experiment(read_command(words, ())):
-            return code
+        words += [f"metrics=[{metrics}]", "report=false", *settings]
+        config, _ = composed_run(read_command(words))
+        if fault := perform(config, place, words, told=False):
+            raise fault
         made.append(place)
     return court_and_tell(runs_below(made), folder)

@@ -76,9 +76,10 @@ def preferences(worse: pd.DataFrame) -> Figure:
             ]
             ax.hlines(y, at["low"], at["high"], color=PALETTE[k], linewidth=1)
             ax.plot(at["mean"], y, "o", color=PALETTE[k], markersize=3, label=f"doses {difference:g} apart")
-        ax.set_yticks(range(len(order)), [" ".join(filter(None, key)) for key in order], fontsize=6)
+        names = titles(pd.DataFrame(list(order), columns=["metric", "mode", "score"]))
+        ax.set_yticks(range(len(order)), list(names), fontsize=6)
         ax.set_ylim(len(order) - 0.5, -0.5)
         ax.set_title(f"{dataset}, {ladder}")
         ax.set_xlabel("share of pairs of which the worse scores higher")
-        ax.legend(loc="lower right")
+        ax.legend(loc="upper right")
     return fig

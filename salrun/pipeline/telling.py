@@ -59,6 +59,8 @@ def next_step(run: Run, comparisons: Sequence[Comparison]) -> str:
     """One command, or what to change first."""
     if doubts_about(run):
         return "see to the model first: other weights, more images, or an accuracy to reach (++model.gate.accuracy=...)"
+    if run.ladders:
+        return f"salrun court {shown(run.path)} (which metrics are right about maps of known order)"
     few = [c for c in comparisons if c.too_few]
     if few:
         return f"explain more images: {few[0].images} cannot tell the methods apart"

@@ -401,6 +401,6 @@ def court_of(run: Run) -> list[tuple[str, pd.DataFrame]]:
 
 
 def titles(court: pd.DataFrame) -> Iterator[str]:
-    """What each row's setting is called."""
-    for row in court[["metric", "mode", "score"]].itertuples(index=False, name=None):
-        yield " ".join(filter(None, row))
+    """What each row's setting is called; a default by its metric alone."""
+    for metric, mode, score in court[["metric", "mode", "score"]].itertuples(index=False, name=None):
+        yield " ".join(filter(None, [metric, "" if mode == "default" else mode, score]))

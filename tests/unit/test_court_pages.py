@@ -24,7 +24,7 @@ def test_pages_say_what_the_runs_say(runs, tmp_path):
         "**Assumes**: nothing." in card and "agreement 1.00 [1.00, 1.00]" in card and "right about noise 1.00" in card
     )
     assert "best default (1.00); not odd" in card and "7 forward passes" in card
-    assert "| right default | 1.00 [1.00, 1.00] |" in (tmp_path / "court_table.md").read_text()
+    assert "| right | 1.00 [1.00, 1.00] |" in (tmp_path / "court_table.md").read_text()
     assert "**do not use**: constant_lover, upside_down" in (tmp_path / "court_advice.md").read_text()
     assert "| constant_lover | 1.00 |" in (tmp_path / "court_fooled.md").read_text()
     assert "right | default 1.00, odd" in (tmp_path / "court_settings.md").read_text()
