@@ -54,9 +54,26 @@ FAMILIES = {  # by the module that a method is in
     "gradient": "gradient", "guided": "gradient", "lrp": "relevance", "deep_taylor": "relevance",
     "deeplift": "relevance", "cam": "CAM", "rise": "masks", "lime": "masks", "iba": "masks",
     "full_grad": "gradient", "occlusion": "masks", "kernel_shap": "masks", "transformer": "attention",
+    "attn_lrp": "relevance",
 }  # fmt: skip
 ATTENTION = ("attention_rollout", "attention_last", "transformer_relevance", "legrad")
-ON_TOKENS = (*ATTENTION, "grad_cam", "grad_cam_pp", "layer_cam")  # what is measured on a transformer
+RULES = (
+    "gradient",
+    "input_x_gradient",
+    "integrated_gradients",
+    "lrp_z",
+    "lrp_epsilon",
+    "deeplift_rescale",
+    "deep_shap",
+)
+ON_TOKENS = (
+    *ATTENTION,
+    *RULES,
+    "attn_lrp",
+    "grad_cam",
+    "grad_cam_pp",
+    "layer_cam",
+)  # what is measured on a transformer
 LARGER = {"cuda": 8}  # batches: a small one would measure how fast kernels are started
 
 
@@ -499,6 +516,24 @@ def pnpxai_rollout(case: Case, method: Any) -> Job:
     return lambda: explainer.attribute(case.point, case.target)
 
 
+def lxt_vit(case: Case, method: Any) -> Job:
+    """What lxt makes of torchvision's ViT (queries and keys get nothing), its patches of torch taken back each time."""
+    patches = importlib.import_module("lxt.efficient.models.vit_torch").cp_LRP
+
+    def run() -> None:
+        before = {kind: kind.forward for kind in patches}
+        try:
+            for kind, patch in patches.items():
+                patch(kind)
+            leaf = case.point.requires_grad_(True)
+            leaf.detach() * torch.autograd.grad(pick(case.model.module(leaf), case.target).sum(), leaf)[0]
+        finally:
+            for kind, forward in before.items():
+                kind.forward = forward
+
+    return run
+
+
 def by_zennit(conv: str, options: dict[str, float], dense: str = "", first: str = "") -> Callable[[Case, Any], Job]:
     """The rule for convolutions, and where they differ those for dense layers and the first layer."""
 
@@ -579,6 +614,7 @@ PEERS: dict[str, dict[str, Callable[[Case, Any], Job]]] = {
     "lrp_a_flat": {"zennit": by_zennit("AlphaBeta", {"alpha": 1, "beta": 0}, "Epsilon", "Flat")},
     "lrp_b_flat": {"zennit": by_zennit("AlphaBeta", {"alpha": 2, "beta": 1}, "Epsilon", "Flat")},
     "deep_taylor": {"zennit": by_zennit("ZPlus", {})},
+    "attn_lrp": {"lxt": lxt_vit},
     "deeplift_rescale": {"captum": by_captum("DeepLift")},
     "deep_shap": {"captum": captum_deep_lift_shap, "shap": shap_deep},
     "grad_cam": {"captum": captum_grad_cam, "grad-cam": by_grad_cam("GradCAM"), "torch-cam": by_torch_cam("GradCAM")},

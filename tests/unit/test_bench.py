@@ -152,7 +152,7 @@ def test_every_method_with_a_network_has_a_floor():
 
 
 PACKAGES = {"captum": "captum", "grad-cam": "pytorch_grad_cam", "torch-cam": "torchcam", "zennit": "zennit"}
-PACKAGES |= {"shap": "shap", "lime": "lime", "pnpxai": "pnpxai"}
+PACKAGES |= {"shap": "shap", "lime": "lime", "pnpxai": "pnpxai", "lxt": "lxt.efficient"}
 PAIRS = [(name, peer) for name, peers in methods.PEERS.items() for peer in peers]
 
 
