@@ -75,5 +75,5 @@ def test_every_toolkit_of_the_page_is_there() -> None:
     rows = ROW.findall(PAGE)
     assert len(rows) >= 50
     assert {theirs.split(".")[0] for theirs, _ in rows} == {
-        *("captum", "pytorch_grad_cam", "torchcam", "zennit", "quantus", "xplique")
+        *("captum", "pytorch_grad_cam", "torchcam", "zennit", "quantus", "xplique", "pnpxai", "lxt")
     }
