@@ -250,23 +250,26 @@ class HuggingFaceModel(HubModel):
 
     def config(self, transformers: Any) -> Any:
         options = self.options if self.classes is None else {**self.options, "num_labels": self.classes}
-        known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
         try:
-            if not self.pretrained and self.name in known:
-                return known[self.name](**options)
+            if self.of_architecture(transformers):
+                return transformers.AutoConfig.for_model(self.name, **options)
             return kept_or_fetched(partial(transformers.AutoConfig.from_pretrained, self.name, **options))
         except (OSError, ValueError, TypeError) as fault:
             raise unavailable(self.name, fault) from fault
+
+    def of_architecture(self, transformers: Any) -> bool:
+        """Whether nothing but a way to build is asked for."""
+        return not self.pretrained and self.name in transformers.models.auto.configuration_auto.CONFIG_MAPPING
 
     def preprocessing(self, transformers: Any) -> tuple[Sequence[float], Sequence[float], str]:
         """Mean, standard deviation, and how pictures are resized."""
         if self.mean is not None and self.std is not None:
             return self.mean, self.std, "not asked for (model.mean and model.std are given)"
+        if self.of_architecture(transformers):
+            return (0.5,), (0.5,), "none published"
         try:
             about, _ = kept_or_fetched(partial(transformers.ImageProcessingMixin.get_image_processor_dict, self.name))
         except (OSError, ValueError) as fault:
-            if not self.pretrained and not Path(self.name).is_dir():
-                return (0.5,), (0.5,), "none published"
             raise SalrunError(
                 f"{self.name} does not say how its images are normalised ({told(fault)}): give model.mean=[..] "
                 f"model.std=[..], one number per channel, for images in [0, 1]"

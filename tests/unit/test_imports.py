@@ -34,7 +34,7 @@ FLOORS = (  # a module imports from its own floor and from those above it in thi
 MAY_KNOW = {  # what a package may know beside itself
     "datasets": {"errors", "ranges", "types", "rng"},
     "models": {"errors", "ranges", "types", "rng", "store"},
-    "methods": {"errors", "progress", "ranges", "types", "rng", "models.classifier"},
+    "methods": {"errors", "progress", "ranges", "types", "rng", "models.classifier", "models.layers"},
     "metrics": {
         *("errors", "progress", "ranges", "types", "rng", "views", "models.classifier"),
         *("methods.chunking", "methods.superpixels"),
