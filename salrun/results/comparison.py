@@ -253,7 +253,8 @@ def _comparison(runs: Sequence[Run], cells: pd.DataFrame, varying: Sequence[str]
     told = [f"{name.rpartition('.')[2]}={called[name]}" for name in varying if called[name] != ""]
     controls = list(dict.fromkeys(name for run in runs for name in run.controls))
     scores = pd.concat([run.scores for run in runs], ignore_index=True)
-    scores = scores[scores["cell"].isin(set(cells["cell"]))]
+    rungs = {name for run in runs for name in run.ladders}  # they judge metrics, and are no methods
+    scores = scores[scores["cell"].isin(set(cells["cell"])) & ~scores["method"].isin(rungs)]
     scores = scores.drop_duplicates(["cell", "image_id", "method", *SERIES], keep="last")
     metrics = tuple(_judged(scores, runs, controls))
     order = pd.DataFrame({j.title: {s.method: s.rank for s in j.ranking.methods} for j in metrics if j.first})

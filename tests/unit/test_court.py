@@ -11,6 +11,7 @@ from scipy import stats
 
 from salrun.cli import main as cli
 from salrun.report import write_report
+from salrun.results.comparison import compare
 from salrun.results.court import ALL, CARE, NEVER, RULE, SETTING, USE, court_of, judge, ladders
 from salrun.results.run import Run
 from salrun.results.scored import read_runs
@@ -234,6 +235,11 @@ def test_the_report_of_a_run_with_a_ladder_has_the_table(tmp_path):
     page = write_report(court_run(tmp_path / "run", n=3)).read_text()
     assert "The metrics before the court" in page and "upside_down" in page
     assert court_of(Run(tmp_path / "run"))[0][0] == "d, ladder of oracle: 1 models, 3 images"
+
+
+def test_spoilt_maps_are_not_compared_with_methods(tmp_path):
+    (comparison,) = compare(court_run(tmp_path / "run", n=3))
+    assert set(comparison.methods) == {"first", "second", "third"} and comparison.controls == ("random",)
 
 
 def test_consistency_is_a_column_where_models_were_shaken(tmp_path):
