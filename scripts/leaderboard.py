@@ -45,7 +45,7 @@ def leaderboard(folder: Path, metric: str, mode: str = "-", score: str = "-", *s
         k = min(part[part["experiment"] == e]["cell"].nunique() for e in part["experiment"].unique())
         of = [cells[cell] for cell in dict.fromkeys(part["cell"])]
         title = f"{method} (control)" if method in controls else method
-        rows.append(f"| {title} | {' | '.join(shown)} | {k} | `{command(of, method, metric)}` |")
+        rows.append(f"| {title} | {' | '.join(shown)} | {k} | `{command(of, method)}` |")
     said = (
         f"{' '.join(filter(None, named.values()))}, {ARROWS[direction]}; scale {', '.join(sorted(set(table['scale'])))}"
     )
@@ -78,28 +78,27 @@ def interval(rows: pd.DataFrame) -> str:
     return f"{means.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def command(runs: Sequence[Run], method: str, metric: str) -> str:
+def command(runs: Sequence[Run], method: str) -> str:
     """What makes a row again; SystemExit where nothing does, for then there is no such row."""
     words = asked(runs[0])
     others = [w for run in runs for w in asked(run) if w not in words]
     if others:
         raise SystemExit(f"leaderboard: the runs of {method} differ in {others[0]}: no one command makes this row")
-    kept = [w for w in words if _of(w, "methods", method) and _of(w, "metrics", metric)]
+    kept = [w for w in words if not w.startswith("methods.") or w.startswith(f"methods.{method}.")]
     experiments = ",".join(sorted({experiment_of(run) for run in runs}))
     seeds = ",".join(map(str, sorted({int(run.facts["seed"]) for run in runs})))
     many = ["-m"] if "," in experiments + seeds else []
-    parts = [f"{group}=[{path_of(runs[0], group, name)}]" for group, name in (("methods", method), ("metrics", metric))]
     first = ["salrun", *many, f"+experiment={experiments}", *([] if seeds == "0" else [f"seed={seeds}"])]
-    return shlex.join([*first, *kept, *parts])
+    return shlex.join([*first, *kept, f"methods=[{path_of(runs[0], method)}]"])
 
 
-def path_of(run: Run, group: str, name: str) -> str:
-    """The name of the config of a method or metric: the paper's own, or the plain one."""
-    known = names(group)
-    for path in (f"{run.facts['paper']}/{name}", name):
+def path_of(run: Run, method: str) -> str:
+    """The name of a method's config: the paper's own, or the plain one."""
+    known = names("methods")
+    for path in (f"{run.facts['paper']}/{method}", method):
         if path in known:
             return path
-    raise SystemExit(f"leaderboard: no command makes the row of {name}: put it into conf/{group}/{name}.yaml")
+    raise SystemExit(f"leaderboard: no command makes the row of {method}: put it into conf/methods/{method}.yaml")
 
 
 def experiment_of(run: Run) -> str:
@@ -111,9 +110,3 @@ def short(experiment: str, every: Sequence[str]) -> str:
     first = experiment.partition("_")[0] + "_"
     alike = len(every) > 1 and all(e.startswith(first) for e in every)
     return experiment.removeprefix(first) if alike else experiment
-
-
-def _of(word: str, group: str, name: str) -> bool:
-    """Whether a word is about this part of a group, or about no part of it."""
-    place = word.lstrip("+~").split("=")[0].split(".")
-    return place[0] != group or len(place) < 2 or place[1] == name
