@@ -177,5 +177,6 @@ def panels(table: pd.DataFrame) -> Figure:
         ax.set_yticks(range(len(methods)), [NAMES.get(name, name) for name in methods.index])
         ax.set_title(setting)
         ax.set_xlim(0, 1)
+        ax.set_xlabel("PAFL; hollow: lowest bucket")
     axes.flat[0].legend(loc="lower right", fontsize=7)
     return fig

@@ -76,5 +76,4 @@ def test_every_toolkit_of_the_page_is_there() -> None:
     assert len(rows) >= 50
     assert {theirs.split(".")[0] for theirs, _ in rows} == {
         *("captum", "pytorch_grad_cam", "torchcam", "zennit", "quantus", "xplique", "pnpxai", "lxt")
-        *("captum", "pytorch_grad_cam", "torchcam", "zennit", "quantus", "xplique", "pnpxai")
     }
