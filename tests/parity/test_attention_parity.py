@@ -97,8 +97,12 @@ def test_lxt_explicit(attention: str) -> None:
 @pytest.fixture
 def efficient() -> Iterator[object]:
     """lxt.efficient, which rewrites classes of torch and zennit for good: they are put back."""
-    package = pytest.importorskip("lxt.efficient", reason="lxt 2.1 needs transformers < 5", exc_type=ImportError)
-    from zennit.core import BasicHook
+    pytest.importorskip("lxt")
+    try:
+        import lxt.efficient as package
+        from zennit.core import BasicHook
+    except ImportError as fault:
+        pytest.skip(f"lxt 2.1 needs transformers < 5: {fault}")
 
     kinds = (nn.GELU, nn.LayerNorm, nn.MultiheadAttention, BasicHook)
     before = [{key: vars(kind)[key] for key in ("forward", "backward") if key in vars(kind)} for kind in kinds]

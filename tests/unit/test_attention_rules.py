@@ -482,3 +482,14 @@ def test_single_precision(name: str) -> None:
     found = toys.run(method, model, x.float(), TARGET, background=x[:1].float())
     assert found.dtype == torch.float32
     assert ((found - expected).abs().max() / expected.abs().max()).item() < 1e-3
+
+
+@pytest.mark.parametrize("method", [DeepLiftRescale(), DeepSHAP()])
+def test_attention_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, method: Method) -> None:
+    """Image by image, with a reference for all and with one for each."""
+    from salrun.methods import backward
+
+    net, x, background = vit(), toys.images(3, 8), toys.images(2, 8, seed=5)
+    whole = run(method, net, x, background=background)
+    monkeypatch.setattr(backward, "_BLOCK", 1)
+    close(run(method, net, x, background=background), whole, 1e-12)
