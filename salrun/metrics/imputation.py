@@ -116,7 +116,8 @@ class Inverse:
         shape = laplacian.outside.shape[-2:]
         place = torch.arange(shape.numel(), device=laplacian.outside.device).view(1, 1, *shape)
         diagonal = laplacian.diagonal().flatten(1)
-        matrix = torch.diag_embed(torch.where(diagonal > 0, diagonal, 1))
+        nothing = laplacian.outside.flatten(1).sum(1, keepdim=True) == 0  # is known: any system does
+        matrix = torch.diag_embed(torch.where(diagonal > 0, diagonal + nothing, 1))
         for (way, _), link in zip(LINKS, laplacian.links, strict=True):
             first, second = (end.flatten() for end in _pair(place, *way))
             matrix[:, first, second] = matrix[:, second, first] = -link.flatten(1)
@@ -134,7 +135,8 @@ class Multigrid:
         self.unknown = self.diagonal > 0
         self.damped = torch.where(self.unknown, DAMPING / self.diagonal, 0)
         coarse = laplacian.coarser()
-        self.coarser = (Inverse if coarse.outside[0].numel() <= SMALL else Multigrid)(coarse)
+        small = coarse.outside[0].numel() <= SMALL
+        self.coarser: Inverse | Multigrid = Inverse(coarse) if small else Multigrid(coarse)
         self.overcorrection = OVERCORRECTION * self.unknown.to(self.diagonal)
 
     def product(self, v: Tensor) -> Tensor:

@@ -76,6 +76,7 @@ def test_imputation_by_hand() -> None:
     assert found[1, 0, 0, 0].item() == pytest.approx(5 * (1 / 6) / (2 / 6 + 1 / 12))
     toys.close(found[2], x[2])
     assert torch.equal(imputed(x, torch.zeros_like(hole), 5), x)
+    assert torch.equal(imputed(x, torch.ones_like(hole), 5), torch.zeros_like(x))
 
 
 def scene_of(batch: int = 3) -> tuple[Scene, Tensor]:
