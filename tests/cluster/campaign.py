@@ -312,6 +312,7 @@ def main(argv: list[str] | None = None) -> int:
     ]
     serial_of(work)
     shutil.rmtree(work / "slurm", ignore_errors=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the daemons end too
     with one_node_slurm(work / "slurm") as slurm:
         for attack, number in todo:
             row = one_round(attack, number, given.seed, work / f"{attack.__name__}-{number}", slurm)
