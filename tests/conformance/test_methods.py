@@ -76,7 +76,7 @@ def test_the_matrix_is_whole() -> None:
     assert {name for name in NAMES if build(name).forward_only} == shown
     averages = {"integrated_gradients", "smoothgrad", "expected_gradients"}
     assert {name for name in NAMES if build(name).averages_passes} == averages
-    model_free = {"all_lit", "edge", "fake_cam", "oracle", "random"}
+    model_free = {"all_lit", "edge", "fake_cam", "ladder", "oracle", "random"}
     tokens = {name for name in NAMES if "attention" in build(name).needs}
     plain = {"captum", "lrp_a_flat_library", "lrp_b_flat_library", *model_free, *shown, "full_grad", *tokens}
     assert {name for name in NAMES if not build(name).foldable} == plain & set(NAMES)
