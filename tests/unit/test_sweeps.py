@@ -294,6 +294,28 @@ def test_a_job_that_leaves_the_queue_without_a_result_is_not_waited_for(
     assert watch.still_running(running) == {}
 
 
+def test_a_dead_worker_of_ray_is_told_and_its_sweep_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("hydra_plugins.hydra_ray_launcher")
+    from hydra_plugins.hydra_ray_launcher import _core
+
+    from hydra_plugins.salrun_ray_launcher.launcher import RayLauncher
+
+    def get(job: str) -> str:
+        if job == "dead":
+            raise ray.exceptions.WorkerCrashedError
+        return job
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(_core, "ray", ray)
+    monkeypatch.setattr(_core, "launch", lambda **given: [_core.ray.get(job) for job in ("one", "dead", "three")])
+    first, second, third = RayLauncher({}).launch([["a"], ["b"], ["c"]], 0)
+    assert (first, third) == ("one", "three") and second.return_value is None
+    assert "a job's worker ended" in caplog.text
+
+
 def test_without_accounting_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
