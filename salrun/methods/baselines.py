@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from salrun.errors import SalrunError
 from salrun.models.classifier import Classifier
+from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import PRIMARY, Fitted, Method
 
@@ -105,8 +106,11 @@ def lit(x: Tensor, objects: Iterable[Tensor]) -> Tensor:
 class Oracle(ModelFree):
     """The primary objects as they are drawn, 0 elsewhere: the map that a localisation metric should like best.
 
-    1 on an object's ink, less at the soft edges of a letter; 1 on its region where the data set knows no ink.
+    1 on an object's ink, less at the soft edges of a letter; 1 on its region where the data set knows no ink. `cells`: as
+    a network of so many tokens a side would have it, the mean of each cell, resized to the image (bilinear).
     """
+
+    cells: Annotated[int | None, AtLeast(1)] = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     paper_name: ClassVar[str] = "Oracle"
@@ -117,12 +121,15 @@ class Oracle(ModelFree):
             raise SalrunError(
                 "method 'oracle' needs masks with roles: the data set says of no object that it is primary"
             )
-        return lit(x, (ink(fitted, name) * (role == PRIMARY)[:, None, None] for name, role in fitted.roles.items()))
+        plane = lit(x, (ink(fitted, name) * (role == PRIMARY)[:, None, None] for name, role in fitted.roles.items()))
+        return on_cells(plane, self.cells)
 
 
 @dataclass
 class AllLit(ModelFree):
-    """Every object as it is drawn, primary or not: what is visible, not what matters."""
+    """Every object as it is drawn, primary or not: what is visible, not what matters. `cells`: as in `oracle`."""
+
+    cells: Annotated[int | None, AtLeast(1)] = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     paper_name: ClassVar[str] = "All lit"
@@ -132,4 +139,12 @@ class AllLit(ModelFree):
         if not fitted.masks:
             raise SalrunError("method 'all_lit' needs masks: the data set gives none")
         names = fitted.roles or [name for name in fitted.masks if not name.endswith("_ink")]
-        return lit(x, (ink(fitted, name) for name in names))
+        return on_cells(lit(x, (ink(fitted, name) for name in names)), self.cells)
+
+
+def on_cells(plane: Tensor, cells: int | None) -> Tensor:
+    """The plane (B, 1, H, W) as cells x cells tokens see it: the mean of each, resized (bilinear); None: as it is."""
+    if cells is None:
+        return plane
+    tokens = F.adaptive_avg_pool2d(plane, cells)
+    return F.interpolate(tokens, size=plane.shape[-2:], mode="bilinear", align_corners=False)

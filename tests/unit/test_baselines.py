@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from salrun.errors import SalrunError
-from salrun.methods.baselines import AllLit, Edge, Oracle, Random
+from salrun.methods.baselines import AllLit, Edge, Oracle, Random, on_cells
 from salrun.models.classifier import Classifier
 from salrun.types import NEUTRAL, PRIMARY, SECONDARY
 from tests import toys
@@ -118,3 +118,12 @@ def test_masks_are_needed():
         run(Oracle(), images(), masks=scene()["masks"])
     with pytest.raises(SalrunError, match="'all_lit' needs masks"):
         run(AllLit(), images())
+
+
+def test_the_best_map_that_tokens_can_show():
+    plane = torch.zeros(1, 1, 4, 4)
+    plane[..., :2, :2] = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert on_cells(plane, None) is plane
+    cells = on_cells(plane, 2)[0, 0]
+    assert cells[0, 0] == 0.5 and cells[3, 3] == 0 and cells[0, 1] == 0.5 * 0.75  # bilinear between the cells
+    assert torch.equal(on_cells(plane, 4), plane)
