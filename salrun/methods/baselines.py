@@ -106,8 +106,8 @@ def lit(x: Tensor, objects: Iterable[Tensor]) -> Tensor:
 class Oracle(ModelFree):
     """The primary objects as they are drawn, 0 elsewhere: the map that a localisation metric should like best.
 
-    1 on an object's ink, less at the soft edges of a letter; 1 on its region where the data set knows no ink. `cells`: as
-    a network of so many tokens a side would have it, the mean of each cell, resized to the image (bilinear).
+    1 on an object's ink, less at the soft edges of a letter; 1 on its region where the data set knows no ink. `cells`:
+    as a network of so many tokens a side would have it, the mean of each cell, resized to the image (bilinear).
     """
 
     cells: Annotated[int | None, AtLeast(1)] = None

@@ -20,6 +20,7 @@ from salrun.results.tables import markdown, write_csv
 
 METRICS, MODE = ("pafl", "piou"), "paper"
 CONTROLS = ("oracle", "oracle_tokens", "all_lit", "all_lit_tokens", "edge", "random")
+LINES = [control for control in CONTROLS if control != "edge"]
 ATTENTION = ("attention_last", "attention_rollout", "transformer_relevance", "legrad", "attn_lrp")
 TIMES_INPUT = ("input_x_gradient", "integrated_gradients", "lrp_epsilon", "deeplift_rescale", "attn_lrp")
 NAMES = LABELS | {
@@ -173,7 +174,7 @@ def panels(table: pd.DataFrame) -> Figure:
         methods = part.drop(index=list(CONTROLS), errors="ignore").sort_values("mean")
         ax.errorbar(methods["mean"], range(len(methods)), xerr=1.96 * methods["error"], fmt="o", color=PALETTE[0], ms=4)
         ax.plot(methods["lowest"], range(len(methods)), "o", mfc="none", color=PALETTE[0], ms=4)
-        for colour, control in zip(PALETTE[1:], ("oracle", "oracle_tokens", "all_lit", "all_lit_tokens", "random"), strict=False):
+        for colour, control in zip(PALETTE[1:], LINES, strict=False):
             if control in part.index:
                 ax.axvline(part["mean"][control], color=colour, linestyle="--", linewidth=1, label=NAMES[control])
         ax.set_yticks(range(len(methods)), [NAMES.get(name, name) for name in methods.index])
