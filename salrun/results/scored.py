@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ def read_runs(paths: Sequence[Path]) -> Scored:
         raise SalrunError("there is nothing to judge: give the folder of at least one run")
     runs = [Run(path) for path in paths]
     scores = pd.concat([run.scores for run in runs], ignore_index=True)
+    refuse_other_methods(runs)
     images = pd.concat([run.images.merge(run.cells[["cell", *CELL]], on="cell") for run in runs], ignore_index=True)
     directions: dict[tuple[str, str, str], Any] = {}
     for run in runs:
@@ -72,6 +74,19 @@ def read_runs(paths: Sequence[Path]) -> Scored:
         {name: about.get("options") or {} for run in runs for name, about in run.methods.items()},
         tuple(listed.values()),
     )
+
+
+def refuse_other_methods(runs: Sequence[Run]) -> None:
+    """A method must mean the same in all runs of one cell: their scores would be taken for each other's."""
+    seen: dict[tuple, tuple[Run, Any]] = {}
+    for run in runs:
+        for cell, (name, about) in product(run.cells["cell"], run.methods.items()):
+            other, options = seen.setdefault((cell, name), (run, about.get("options")))
+            if about.get("options") != options:
+                raise SalrunError(
+                    f"{other.path} and {run.path} are of one model, but methods.{name} differs between them: "
+                    f"judge them apart, or give the methods other names"
+                )
 
 
 def _directions(run: Run) -> dict[tuple[str, str, str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 
 from salrun.cli import main as cli
+from salrun.errors import SalrunError
 from salrun.report import write_report
 from salrun.results.comparison import compare
 from salrun.results.court import ALL, CARE, NEVER, RULE, SETTING, USE, court_of, judge, ladders
@@ -173,6 +175,16 @@ def row(tables, name="court", **named):
         table = table[table[column] == value]
     assert len(table) == 1
     return table.iloc[0]
+
+
+def test_methods_of_one_name_that_differ_are_not_mixed(tmp_path):
+    runs = [court_run(tmp_path / name, n=2) for name in ("one", "other")]
+    assert len(read_runs(runs).scores) == len(read_runs(runs[:1]).scores)
+    facts = json.loads((runs[1] / "run.json").read_text())
+    next(iter(facts["methods"].values()))["options"] = {"base": "another"}
+    (runs[1] / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(SalrunError, match="differs between them: judge them apart"):
+        read_runs(runs)
 
 
 def test_ladders_are_found_by_their_options(tmp_path):
