@@ -13,8 +13,8 @@ from salrun.papers.court_statements import STATEMENTS
 from salrun.papers.hypotheses import Tables, answers
 from salrun.results.court import (
     ALL,
+    BY_METHODS,
     CARE,
-    METHODS,
     NEVER,
     NOT_JUDGED,
     RULE,
@@ -127,7 +127,7 @@ def overview(court: pd.DataFrame) -> Iterator[str]:
 def by_defect(tables: Tables) -> Iterator[str]:
     """Agreement of every metric at its default with each defect's order."""
     for title, part in _ladders(tables["agreement"].merge(_defaults(tables["court"]))):
-        ladder = part[~part["truth"].str.startswith(METHODS)]
+        ladder = part[~part["truth"].isin(BY_METHODS)]
         wide = ladder.pivot(index="metric", columns="truth", values="mean")
         order = [c for c in dict.fromkeys(ladder["truth"]) if c != ALL]
         wide = wide.sort_values(ALL, ascending=False)[[*order, ALL]]
@@ -182,7 +182,7 @@ def cards(tables: Tables, assumptions: Mapping[str, str]) -> Iterator[str]:
         of = court[(court["metric"] == metric) & (court["ladder"] == "oracle")]
         for _, row in of[of["default"]].iterrows():
             mine = _of(agreement, row)
-            mine = mine[~mine["truth"].isin([ALL]) & ~mine["truth"].str.startswith(METHODS)].dropna(subset="mean")
+            mine = mine[~mine["truth"].isin([ALL, *BY_METHODS])].dropna(subset="mean")
             right = [f"{r.truth} {_two(r.mean)}" for r in mine.itertuples() if r.mean >= 0.7]
             wrong = [f"{r.truth} {_two(r.mean)}" for r in mine.itertuples() if r.mean < 0.3]
             yield (

@@ -106,10 +106,11 @@ def _p1(tables: Tables) -> Iterator[Part]:
 
 def _p2(tables: Tables) -> Iterator[Part]:
     """Of the ladder of Grad-CAM."""
-    table = tables["agreement"]
-    rows = table[(table["ladder"] == "gradcam") & (table["metric"] == "aopc_morf") & (table["truth"] == "noise")]
-    for _, line in rows[rows["score"].str.startswith("mean")].iterrows():
-        yield "aopc_morf", -line["macro"], _error(line, "macro_low", "macro_high")
+    court = tables["court"]
+    asked_of = court["default"] & (court["metric"] == "aopc_morf") & (court["ladder"] == "gradcam")
+    for _, row in court[asked_of].iterrows():
+        if (line := _line(tables, "agreement", row, truth="noise")) is not None:
+            yield "aopc_morf", -line["macro"], _error(line, "macro_low", "macro_high")
 
 
 def _p3(tables: Tables) -> Iterator[Part]:
@@ -120,7 +121,8 @@ def _p3(tables: Tables) -> Iterator[Part]:
             yield "pixel_flipping - faithfulness", float(flipping.iloc[0] - correlation.iloc[0]), float("nan")
 
 
-asked = partial(Statement, data=("textbox", "grid"))
+GRID = "grid_cifar10"
+asked = partial(Statement, data=("textbox", GRID, "grid_imagenet"))
 STATEMENTS = (
     asked("C1", "metrics that remove pixels by their order are right on the noise ladder", "most", _c1),
     asked("C2", "no metric is right about every defect", "every", _c2),
@@ -129,7 +131,7 @@ STATEMENTS = (
     asked("C5", "masking metrics are fooled by a constant map", "every", _c5),
     asked("C6", "there is a reliable metric that is not right", "some", _c6),
     asked("C7", "metrics that are told the masks are right about noise, shift and permute", "every", _c7),
-    asked("P1", "LeRF agrees with the noise ladder by .95 or more (F-Fidelity)", "average", _p1, data=("grid",)),
-    asked("P2", "MoRF of a ladder made from Grad-CAM has the wrong sign (F-Fidelity)", "average", _p2, data=("grid",)),
+    asked("P1", "LeRF agrees with the noise ladder by .95 or more (F-Fidelity)", "average", _p1, data=(GRID,)),
+    asked("P2", "MoRF of a ladder made from Grad-CAM has the wrong sign (F-Fidelity)", "average", _p2, data=(GRID,)),
     asked("P3", "pixel flipping is more consistent than faithfulness correlation (MetaQuantus)", "average", _p3),
 )

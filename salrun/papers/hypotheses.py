@@ -22,13 +22,13 @@ Part = tuple[str, float, float]  # what it is about, the difference, its standar
 
 @dataclass(frozen=True)
 class Statement:
-    """`data` is the beginning of the names of the data sets, or groups of models, that it is asked of."""
+    """`data`: the data sets, or groups of models, that it is asked of; none: all."""
 
     id: str
     says: str
     quantifier: Quantifier
     parts: Callable[[Tables], Iterator[Part]]
-    data: tuple[str, ...] = ("",)
+    data: tuple[str, ...] = ()
 
 
 def answers(statements: Sequence[Statement], models: Mapping[str, Sequence[Tables]]) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def answers(statements: Sequence[Statement], models: Mapping[str, Sequence[Table
     rows = []
     for statement in statements:
         for dataset, tables in models.items():
-            if dataset.startswith(statement.data):
+            if not statement.data or dataset in statement.data:
                 about = {"id": statement.id, "statement": statement.says, "data": dataset}
                 rows.append({**about, **answer(statement, tables)})
     return pd.DataFrame(rows, columns=["id", "statement", "data", "answer", "parts", "k", "deciding"])

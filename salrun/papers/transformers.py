@@ -68,7 +68,7 @@ def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.D
             k: t[(t["setting"] == name) & (t["metric"] == "pafl")].set_index("method") for k, t in tables.items()
         }
     pools: Mapping[str, list[Tables]] = {
-        "every setting": list(models.values()),
+        EVERY: list(models.values()),
         "complex settings": [model for name, model in models.items() if name.startswith("complex")],
         "simple settings": [model for name, model in models.items() if name.startswith("simple")],
     }
@@ -105,30 +105,34 @@ def _ranks_alike(tables: Tables) -> Iterator[Part]:
         yield "methods", own[common].rank().corr(cnn[common].rank()) - 0.5, 1 / np.sqrt(len(common) - 1)
 
 
-LIT = "all_lit"
+LIT, EVERY = "all_lit", "every setting"
 STATEMENTS = (
-    Statement("V1", "rollout does not find the reasoning", "average", _above([(LIT, "attention_rollout")]), ("every",)),
+    Statement("V1", "rollout does not find the reasoning", "average", _above([(LIT, "attention_rollout")]), (EVERY,)),
     Statement(
         *("V2", "relevance finds more than rollout", "average"),
         _above([("transformer_relevance", "attention_rollout")]),
-        ("every",),
+        (EVERY,),
     ),
     Statement(
         *("V3", "no method made for transformers beats the map that lights every object", "every"),
         _above([(LIT, method) for method in ATTENTION]),
-        ("complex",),
+        ("complex settings",),
     ),
     Statement(
         *("V4", "methods that multiply by the input beat the map that lights every object", "most"),
         _above([(method, LIT) for method in TIMES_INPUT]),
-        ("simple",),
+        ("simple settings",),
     ),
     Statement(
-        "V5", "AttnLRP finds more than LRP-epsilon", "average", _above([("attn_lrp", "lrp_epsilon")]), ("every",)
+        "V5",
+        "AttnLRP finds more than LRP-epsilon",
+        "average",
+        _above([("attn_lrp", "lrp_epsilon")]),
+        (EVERY,),
     ),
-    Statement("V6", "token Grad-CAM does not find the reasoning", "average", _above([(LIT, "grad_cam")]), ("every",)),
-    Statement("V7", "each method has a bucket below .5", "every", _fails_somewhere, ("complex",)),
-    Statement("V8", "methods rank as on the CNN", "average", _ranks_alike, ("every",)),
+    Statement("V6", "token Grad-CAM does not find the reasoning", "average", _above([(LIT, "grad_cam")]), (EVERY,)),
+    Statement("V7", "each method has a bucket below .5", "every", _fails_somewhere, ("complex settings",)),
+    Statement("V8", "methods rank as on the CNN", "average", _ranks_alike, (EVERY,)),
 )
 
 

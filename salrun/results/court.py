@@ -37,8 +37,8 @@ from salrun.stats.reliability import CELL, aligned, alpha, alpha_draws, alpha_ve
 
 DIFFERENCES = (0.1, 0.25, 0.5)
 ALL = "all defects"
-METHODS = "methods by"
 TRUTHS = ("pafl", "piou")  # what the order of real methods is known by
+BY_METHODS = {f"methods by {name}": name for name in TRUTHS}  # as the column `truth` has it
 KNOW = frozenset(  # metrics that are told where the evidence is
     {*TRUTHS, "pmafl", "safl", "siou", "smafl", "pointing_game", "mass_share", "localisation_auc"}
     | {"relevance_rank_accuracy", "top_k_intersection"}
@@ -199,7 +199,7 @@ def _of_ladder(cells: Cells, ladder: Ladder) -> dict[str, list[dict[str, Any]]]:
 
 def _of_methods(cells: Cells, truths: Mapping[str, Cells], series: Series, scored: Scored) -> list[dict[str, Any]]:
     """Agreement with the order of the real methods by each truth, on the cells that have it."""
-    rows = []
+    rows, titles_of = [], {name: title for title, name in BY_METHODS.items()}
     for name, truth in truths.items():
         if not truth or series.metric == name:
             continue
@@ -214,7 +214,7 @@ def _of_methods(cells: Cells, truths: Mapping[str, Cells], series: Series, score
             value, draws = macro_agreement(scores, right, np.random.default_rng(0))
             macros.append((value, draws, len(scores)))
         macro = over_models(macros)
-        told = {"truth": f"{METHODS} {name}", **asdict(_estimate(by_image))}
+        told = {"truth": titles_of[name], **asdict(_estimate(by_image))}
         rows.append({**told, "macro": macro.mean, "macro_low": macro.low, "macro_high": macro.high})
     return rows
 
@@ -238,13 +238,13 @@ def _short(made: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     whole = next(row for row in made["agreement"] if row["truth"] == ALL)
     row: dict[str, Any] = {"agreement": whole["mean"], "low": whole["low"], "high": whole["high"]}
     row |= {name: whole[name] for name in ("macro", "macro_low", "macro_high", "images", "models")}
-    defects = [r for r in made["agreement"] if r["truth"] != ALL and not r["truth"].startswith(METHODS)]
+    defects = [r for r in made["agreement"] if r["truth"] != ALL and r["truth"] not in BY_METHODS]
     known = [r for r in defects if not np.isnan(r["mean"])]
     worst = min(known, key=lambda r: r["mean"], default=None)
     row |= {"worst_defect": worst["truth"] if worst else "", "worst_agreement": worst["mean"] if worst else np.nan}
     for of in made["agreement"]:
-        if of["truth"].startswith(METHODS):
-            row[f"methods_{of['truth'].rpartition(' ')[2]}"] = of["mean"]
+        if of["truth"] in BY_METHODS:
+            row[f"methods_{BY_METHODS[of['truth']]}"] = of["mean"]
     for of in made["preferences"]:
         if of["truth"] == ALL:
             title = f"worse_{of['difference']:g}"

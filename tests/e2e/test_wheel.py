@@ -31,7 +31,7 @@ KINDS = {".py", ".typed", ".yaml", ".json", ".safetensors", ".csv", ".pgm", ".ht
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the sources, with litter in it."""
     source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     litter = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", "*.tmp")
     for name in ("salrun", "hydra_plugins", "conf"):
@@ -66,6 +66,7 @@ def test_everything_is_in_it_and_nothing_else(wheel: Path) -> None:
         "glyphs": shipped("salrun/datasets/glyphs", "*"),
         "checkpoints": shipped("salrun/papers", "checkpoints/*.safetensors", "checkpoints/*.json"),
         "papers' tables": shipped("salrun/papers", "published*.csv", "items.csv", "seen.csv", "frozen.json"),
+        "schemas": shipped("salrun/results/schemas", "*.json"),
         "report": shipped("salrun/report", "*.html", "*.css", "*.js", "*.j2"),
     }
     for what, files in wanted.items():

@@ -39,7 +39,7 @@ def test_each_model_speaks_by_itself(runs):
 
 def test_every_hypothesis_can_be_asked_of_tables_without_its_metrics(runs):
     (models,) = by_model(runs).values()
-    said = answers(STATEMENTS, {"grid_x": models, "textbox": models}).set_index(["id", "data"])["answer"]
+    said = answers(STATEMENTS, {"grid_cifar10": models, "textbox": models}).set_index(["id", "data"])["answer"]
     assert set(said.index.get_level_values(0)) == {s.id for s in STATEMENTS}
     assert said["C1", "textbox"] == "not tested" and said["C2", "textbox"] in ("no", "uncertain")
     assert said["C6", "textbox"] == "yes"  # upside_down ranks the methods alike on every image

@@ -108,7 +108,7 @@ def test_too_many_maps_leave_planes_only(tmp_path: Path, finished: Run, monkeypa
 def test_a_run_is_done_when_its_report_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def report(out: Path) -> None:
+    def report(out: Path, comparisons: object) -> None:
         seen.update(json.loads((out / "run.json").read_text()))
         raise ValueError("no page today")
 

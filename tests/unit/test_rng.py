@@ -97,6 +97,8 @@ NAMES_OF_DRAWS = {
         "kernel_shap/size",
     ),
     *("random_logit", "road", "sensitivity_n/", "smooth_mprt"),
+    *("grid/asked", "grid/classes", "grid/pictures", "ladder/noise", "ladder/permute", "ladder/pixels"),
+    *("noised", "weights"),
 }
 
 
