@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from salrun.papers.style import PALETTE, figure, save, styled
-from salrun.results.court import ALL, TOLD, titles
+from salrun.results.court import ALL, CARE, NEVER, NOT_JUDGED, SETTING, TOLD, USE, titles
 
 CHANCE = "#888888"
+COLOURS = dict(zip((USE, SETTING, CARE, NEVER, NOT_JUDGED), PALETTE, strict=False))
 
 
 def draw_court(tables: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
@@ -52,9 +53,12 @@ def _points(ax: Axes, part: pd.DataFrame, other: str) -> None:
     part = part.dropna(subset=["agreement", other])
     ax.axhline(0, color=CHANCE, linestyle="--", linewidth=1)
     size = 15 + 12 * np.log2(1 + part["passes"].fillna(0).to_numpy(dtype=float))
-    colour = part["advice"].map(dict(zip(sorted(part["advice"].unique()), PALETTE, strict=False)))
+    colour = part["advice"].map(COLOURS)
     ax.vlines(part[other], part["low"], part["high"], color=list(colour), linewidth=0.8)
     ax.scatter(part[other], part["agreement"], s=size, c=list(colour), alpha=0.8)
+    for advice in [advice for advice in COLOURS if advice in set(part["advice"])]:
+        ax.scatter([], [], c=COLOURS[advice], label=advice)
+    ax.legend(loc="best", fontsize=7)
     for x, y, title in zip(part[other], part["agreement"], titles(part), strict=True):
         ax.annotate(title, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6)
 

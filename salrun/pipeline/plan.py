@@ -18,7 +18,7 @@ from salrun.pipeline.build import Cell
 from salrun.pipeline.stages import OWN, Stages, Tile
 
 PROBE_SECONDS = 0.5
-ENTRY_SECONDS = 0.0045  # what the key, the checks and the writing of a map or score take beside its passes
+ENTRY_SECONDS = 0.003  # what the key, the checks and the writing of a map or score take beside its passes
 
 Unit = tuple[int, str, str]  # a tile's index, a model's role, a method: what a run does at a time
 
