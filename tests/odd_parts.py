@@ -32,6 +32,7 @@ RAISING = {
     "lines": ("raise ValueError('no\\nway')", "raised ValueError: no"),
     "no exception": ("raise BaseException('b')", "raised BaseException: b"),
     "generator": ("raise GeneratorExit", "raised GeneratorExit"),
+    "interrupt": ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
     "iteration": ("raise StopIteration", "raised StopIteration"),
     "pipe": ("raise BrokenPipeError", "raised BrokenPipeError"),
     "memory": ("raise MemoryError", "raised MemoryError"),

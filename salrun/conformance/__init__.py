@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from salrun.errors import told
+from salrun.errors import interrupts, told
 from salrun.types import Method, Metric
 
 
@@ -69,9 +69,9 @@ def examine(part: Method | Metric) -> Iterator[Verdict]:
             yield Verdict(check.__name__, asked, "-", str(reason))
         except Nonconforming as fault:
             yield Verdict(check.__name__, asked, "FAIL", str(fault))
-        except KeyboardInterrupt:
-            raise
         except BaseException as fault:  # SystemExit too
+            if interrupts(fault):
+                raise
             yield Verdict(check.__name__, asked, "FAIL", f"it raised {told(fault)}")
         else:
             yield Verdict(check.__name__, asked, "ok")

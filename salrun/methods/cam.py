@@ -102,10 +102,10 @@ class GradCAMPlusPlus(Method):
         activation, gradient = layer_and_gradient(model, x, target, fitted, fitted.layer or self.layer)
         positive, total = gradient.relu(), activation.sum((2, 3), keepdim=True)
         if self.eps is None:
-            alpha = 1 / (2 + total * positive)
+            each = positive.div_((total * positive).add_(2))
         else:
-            alpha = positive**2 / (2 * positive**2 + total * positive**3 + self.eps)
-        return resize(weighted(activation, (alpha * positive).sum((2, 3))).relu(), x)
+            each = positive**3 / (2 * positive**2 + total * positive**3 + self.eps)
+        return resize(weighted(activation, each.sum((2, 3))).relu(), x)
 
 
 @dataclass

@@ -73,13 +73,13 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
 
 def ratio(p: Tensor, q: Tensor, near: float | Tensor, otherwise: Tensor) -> Tensor:
     """p / q, but `otherwise` where |q| < near. Both are overwritten."""
-    close = below(q.abs(), near)
+    size = q.abs()
+    return chosen(p, q, torch.lt(size, near, out=size), otherwise)
+
+
+def chosen(p: Tensor, q: Tensor, close: Tensor, otherwise: Tensor) -> Tensor:
+    """p / q where `close` is 0.0, `otherwise` where it is 1.0: much faster than by a mask of booleans."""
     return p.lerp_(otherwise, close).div_(q.lerp_(torch.ones_like(q[:1]), close))
-
-
-def below(t: Tensor, bound: float | Tensor) -> Tensor:
-    """1.0 where t < bound, 0.0 elsewhere, in place: much faster than to choose by a mask of booleans."""
-    return torch.lt(t, bound, out=t)
 
 
 def reveal_cancel(op: Op) -> Step:
@@ -99,17 +99,17 @@ def reveal_cancel(op: Op) -> Step:
 
     def back(m: Tensor) -> tuple[Tensor]:
         d, size = u - op.run.reference(u), layer.weight.abs()
-        total = layer(d.abs(), size)
+        half = layer(d.abs(), size / 2)  # (P - N) / 2
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        both, apart = by_blocks(multipliers, total, z, op.run.reference(z), m)
+        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m)
         even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
         return (even.addcmul_(d.sign_(), odd),)
 
-    def multipliers(total: Tensor, z: Tensor, r: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N; `total` is P - N."""
-        dz = z - r
-        positive, negative = (total + dz).mul_(0.5), (total - dz).mul_(0.5)  # (|d w| + d w) / 2 = (d w)+
-        least = torch.mul(total, 4 * torch.finfo(total.dtype).eps, out=dz).clamp_(min=5e-8)  # less is rounding, or 0
+    def multipliers(half: Tensor, z: Tensor, r: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N."""
+        dz = torch.add(r / -2, z, alpha=0.5)  # half of it: (|d w| + d w) / 2 = (d w)+
+        positive, negative = half + dz, half - dz
+        least = torch.mul(half, 8 * torch.finfo(half.dtype).eps, out=dz).clamp_(min=5e-8)  # less is rounding, or 0
         if op.cap == math.inf:
             plus, minus = effects(r, z, positive, negative, least)
         else:  # h(v) = v+ - (v - cap)+
@@ -132,7 +132,9 @@ def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor, least: Tensor) -> tuple[
     plus = z.clamp(min=0)
     plus = torch.minimum(plus, p, out=plus).add_(torch.minimum(up, p))
     minus = torch.minimum(up, n, out=up).add_(torch.minimum(r.clamp(min=0), n))
-    return ratio(plus, p, least, slopes), ratio(minus, n, least, slopes)
+    close = torch.lt(p, least, out=torch.empty_like(p))
+    plus = chosen(plus, p, close, slopes)
+    return plus, chosen(minus, n, torch.lt(n, least, out=close), slopes)
 
 
 def cross_max(op: Op) -> Step:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from salrun.methods.cam import resize
 from salrun.methods.chunking import gather_chunked
@@ -49,30 +50,29 @@ class FullGrad(Method):
 
     def map(self, model: Classifier, x: Tensor, target: Tensor) -> Tensor:
         total, *others = self.contributions(model, x, target)
-        plane = unit(total).sum(1, keepdim=True)
+        plane = unit_sum(total)
         for other in others:
-            plane = plane + resize(unit(other).sum(1, keepdim=True), x, self.align_corners)
+            plane = plane + resize(unit_sum(other), x, self.align_corners)
         return plane
 
     def contributions(self, model: Classifier, x: Tensor, target: Tensor) -> list[Tensor]:
         """x g, then b_l dy_c/dz_l of every layer with feature maps in the order of the forward pass."""
-        outputs: list[Tensor] = []
+        outputs: list[GradientEdge] = []  # not the tensors: what follows may change them in place
         biases: list[Tensor] = []
 
-        def keep(layer: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
+        def keep(layer: nn.Module, inputs: object, output: Tensor) -> None:
             bias = bias_of(layer)
-            if bias is None or output.dim() != 4:
-                return None
-            outputs.append(output)
-            biases.append(bias.detach().view(-1, 1, 1))
-            return output.clone()  # what follows may change it in place
+            if bias is not None and output.dim() == 4 and output.requires_grad:
+                outputs.append(get_gradient_edge(output))
+                biases.append(bias.detach().view(-1, 1, 1))
 
         handles = [module.register_forward_hook(keep) for module in model.module.modules()]
         try:
             with torch.enable_grad():
                 point = model.enter(x, self.space).detach().requires_grad_(True)
                 score = pick(model.head(point, self.space), target)
-                gradients = torch.autograd.grad(score.sum(), [point, *outputs], allow_unused=True)
+                places: list[Any] = [point, *outputs]
+                gradients = torch.autograd.grad(score.sum(), places, allow_unused=True)
         finally:
             for handle in handles:
                 handle.remove()
@@ -80,8 +80,11 @@ class FullGrad(Method):
         return found + [b * g for b, g in zip(biases, gradients[1:], strict=True) if g is not None]
 
 
-def unit(t: Tensor) -> Tensor:
-    """|t|, each image scaled to [0, 1] over all its channels; zeros where it is the same everywhere."""
-    t = t.abs()
+def unit_sum(t: Tensor) -> Tensor:
+    """The sum over channels of |t|, each image scaled to [0, 1] over all its channels; zeros where it is constant.
+
+    Overwrites t.
+    """
+    t = t.abs_()
     low, high = t.amin((1, 2, 3), keepdim=True), t.amax((1, 2, 3), keepdim=True)
-    return (t - low) / torch.where(high == low, 1, high - low)
+    return (t.sum(1, keepdim=True) - t.shape[1] * low) * torch.where(high == low, 0, 1 / (high - low))

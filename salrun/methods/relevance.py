@@ -129,6 +129,27 @@ def add_positive(op: Op) -> Step:
     return Step(y, [t for t, _ in op.terms], back)
 
 
+def add_balanced(op: Op) -> Step:
+    """The z rule, then R_k scaled to sum to |sum R_k| / (|sum R_1| + |sum R_2|) sum R over each image.
+
+    Chefer et al. 2021, CVPR: where terms cancel neither may explode. A lone term (plus a constant) keeps all.
+    """
+    if len(op.terms) == 1:
+        return Step(op(), [op.x], lambda r: (r.sum_to_size(op.x.shape),))
+    step = add_z(op)
+
+    def total(r: Tensor) -> Tensor:
+        return r.flatten(1).sum(1).view(-1, *[1] * (r.dim() - 1))
+
+    def back(r: Tensor) -> tuple[Tensor, ...]:
+        parts = step.back(r)
+        sums = [total(part) for part in parts]
+        whole = safe_div(total(r), sums[0].abs() + sums[1].abs())
+        return tuple(part * safe_div(whole * s.abs(), s) for part, s in zip(parts, sums, strict=True))
+
+    return Step(step.value, step.inputs, back)
+
+
 def scale_unchanged(op: Op) -> Step:
     """y = c x: all relevance to x, wherever c is not 0."""
     return Step(op(), [op.x], lambda r: (r.masked_fill(op.at(torch.ones_like) == 0, 0).sum_to_size(op.x.shape),))
@@ -147,6 +168,13 @@ def bilinear_z(op: Op, divide: Divide = safe_div) -> Step:
         return Step(y, [b], lambda r: (to_b(divide(r, y), a) * b,))
     if b_gates and not a_gates:
         return Step(y, [a], lambda r: (to_a(divide(r, y), b) * a,))
+    return halves_z(op, divide)
+
+
+def halves_z(op: Op, divide: Divide = safe_div) -> Step:
+    """y = f(a, b), linear in each factor: R_a = a df/da (R / 2 y), R_b likewise."""
+    pair, y = op.bilinear, op()
+    a, b, to_a, to_b = pair.a, pair.b, pair.to_a, pair.to_b  # type: ignore[union-attr]
 
     def back(r: Tensor) -> tuple[Tensor, Tensor]:
         s = divide(r, y) / 2

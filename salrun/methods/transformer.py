@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_map_only
 
 from salrun.errors import SalrunError
 from salrun.methods.attention import Attentions
+from salrun.methods.backward import Op, Rule, Rules, Step, one_hot, ordinary, trace, unchanged
 from salrun.methods.cam import resize
 from salrun.methods.chunking import gather_chunked
+from salrun.methods.relevance import add_balanced, alpha_beta_rule, halves_z, linear_z, scale_unchanged
 from salrun.methods.tokens import grid_of, patches
 from salrun.models.classifier import Classifier, check_targets, not_a_number, pick, tensor_of
 from salrun.models.layers import blocks_of
@@ -119,14 +121,22 @@ class AttentionLast(AttentionMethod):
 
 @dataclass
 class TransformerRelevance(AttentionMethod):
-    """r^T R_L at the patches, R_0 = I, R_l = R_(l-1) + E_l R_(l-1), E_l = mean over heads of ReLU(dy_c/dA_l * A_l).
+    """r^T R_L at the patches, R_0 = I, R_l = R_(l-1) + E_l R_(l-1), E_l = mean over heads of ReLU(dy_c/dA_l * P_l).
 
-    Chefer, Gur, Wolf, "Generic Attention-model Explainability", ICCV 2021, the rule for self-attention. Their CVPR 2021
-    rule, which has the LRP relevance of A_l in the place of A_l, is not here. Not signed.
+    Chefer, Gur, Wolf 2021. `rule: iccv`: P_l is the attention A_l itself ("Generic Attention-model Explainability", the
+    rule for self-attention). `rule: cvpr`: P_l is the relevance of A_l by LRP ("Transformer Interpretability Beyond
+    Attention Visualization"): 1 enters at y_c; a layer hands it down by positive contributions, R_i = sum_j (x_i w_ij)+
+    R_j / sum_i (x_i w_ij)+; a product of matrices gives half to each factor; a sum follows the z rule, balanced between
+    its terms; norms, activations and the softmax pass it unchanged. Not signed.
     """
 
+    rule: Literal["iccv", "cvpr"] = "iccv"
+
     paper_name: ClassVar[str] = "Transformer relevance"
-    source: ClassVar[str] = "Chefer et al. 2021, arXiv:2103.15679"
+    source: ClassVar[str] = "Chefer et al. 2021, arXiv:2103.15679; rule cvpr: arXiv:2012.09838"
+
+    def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
+        return 3.0 if self.rule == "iccv" else 8.0
 
     def values(self, model: Classifier, x: Tensor, target: Tensor) -> Tensor:
         layers: list[Tensor] = []
@@ -138,12 +148,59 @@ class TransformerRelevance(AttentionMethod):
         with torch.enable_grad():
             score = pick(seen(model, x, see), target)
             gradients = torch.autograd.grad(score.sum(), layers)
+        propagated = layers if self.rule == "iccv" else relevance_of_attention(model, x, target, len(layers))
         with torch.no_grad():
             flow = readout(model, x, len(layers), layers[0].shape[-1]).expand(len(x), -1)
-            for weights, gradient in zip(reversed(layers), reversed(gradients), strict=True):
+            for weights, gradient in zip(reversed(propagated), reversed(gradients), strict=True):
                 mixed = (gradient * weights).relu().mean(1).to(flow)
                 flow = flow + (flow.unsqueeze(1) @ mixed).squeeze(1)
             return not_a_number(flow, score)
+
+
+def relevance_of_attention(model: Classifier, x: Tensor, target: Tensor, layers: int) -> list[Tensor]:
+    """The relevance of so many layers' attention, (B, heads, N, N) each, by the LRP of Chefer et al. 2021, CVPR."""
+    found: list[Tensor] = []
+
+    def layer(op: Op) -> Step:
+        affine, source = op.affine  # type: ignore[misc]
+        back = alpha_beta_rule(affine, source, 1.0, 0.0, "none", op.run.known(source).positive)
+        return Step(op(), [source], lambda r: (back(r),))
+
+    def softmax(op: Op) -> Step:
+        value, place = op(), len(found)
+        if value.shape[-2] != value.shape[-1]:
+            raise op.run.refuse(op, "it is no attention of tokens to each other")
+        found.append(value)
+
+        def back(r: Tensor) -> tuple[Tensor]:
+            found[place] = r if r.dim() == 4 else r.unsqueeze(1)
+            return (r,)
+
+        return Step(value, [op.x], back)
+
+    def norm(op: Op) -> Step:
+        return unchanged(op) if op.affine is None else layer(op)
+
+    rules: dict[str, Rule] = {
+        **dict.fromkeys(("relu", "activation", "gate", "layer_norm"), unchanged),
+        **dict.fromkeys(("max_pool", "max"), ordinary),
+        "affine": layer,
+        "batch_norm": norm,
+        "softmax": softmax,
+        "bilinear": halves_z,
+        "average": linear_z,
+        "linear_map": linear_z,
+        "add": add_balanced,
+        "scale": scale_unchanged,
+    }
+    run = trace(model, model.normalise(x), Rules("transformer_relevance", rules, folds=True), "norm")
+    if len(found) != layers:
+        raise SalrunError(
+            f"transformer_relevance by rule=cvpr needs attention that depends on the image; in model '{model.name}' "
+            f"{layers - len(found)} of {layers} do not: use rule=iccv"
+        )
+    run.pull(one_hot(run.output, target))
+    return found
 
 
 @dataclass

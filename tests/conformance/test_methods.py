@@ -15,6 +15,7 @@ from salrun.config.parts import OF_METHOD, entry, method_part
 from salrun.conformance import NotApplicable, apply, examine
 from salrun.conformance.device import DeviceClean, DeviceDirty
 from salrun.conformance.methods import CHECKS, Case, TokenNet, folded, half_precision
+from salrun.methods.transformer import TransformerRelevance
 from salrun.types import Method
 
 CONF = Path(__file__).parents[2] / "conf" / "methods"
@@ -63,6 +64,14 @@ def test_a_method_of_layers_on_a_transformer(name: str) -> None:
                 check(build(name), Case(TokenNet))
             except NotApplicable:
                 continue
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_relevance_by_the_cvpr_rule(check: Callable[[Method, Case], None]) -> None:
+    try:
+        apply(check, TransformerRelevance("cvpr"))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
 
 
 def test_the_matrix_is_whole() -> None:

@@ -14,7 +14,14 @@ import salrun
 from salrun.errors import SalrunError
 from salrun.methods.attention import Attentions
 from salrun.methods.tokens import grid_of
-from salrun.methods.transformer import AttentionLast, AttentionRollout, LeGrad, TransformerRelevance, readout
+from salrun.methods.transformer import (
+    AttentionLast,
+    AttentionRollout,
+    LeGrad,
+    TransformerRelevance,
+    readout,
+    relevance_of_attention,
+)
 from salrun.models.classifier import Classifier
 from salrun.models.layers import blocks_of
 from salrun.models.vit import VisionTransformer
@@ -203,6 +210,124 @@ def test_relevance_slow_twin() -> None:
         close(raw[b], up(relevance[0, 1:]))
 
 
+def positive_shares(layer: nn.Linear, x: Tensor, r: Tensor) -> Tensor:
+    """(x_i w_ij)+ r_j / sum_i (x_i w_ij)+, summed over j, for one token."""
+    handed = torch.zeros_like(x)
+    for j in range(len(r)):
+        share = (x * layer.weight[j]).clamp(min=0)
+        handed += share / share.sum() * r[j] if share.sum() > 0 else 0
+    return handed
+
+
+def balanced(a: Tensor, b: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """What the terms of a + b get: the z rule, then both scaled to their shares of the whole."""
+    by_a, by_b = a * r / (a + b), b * r / (a + b)
+    whole = by_a.sum().abs() + by_b.sum().abs()
+    return tuple(t * (t.sum().abs() / whole) * r.sum() / t.sum() for t in (by_a, by_b))
+
+
+def relevance_by_hand(model: Classifier, x: Tensor, target: int) -> list[Tensor]:
+    """The relevance of each block's attention for one image, token by token and head by head."""
+    net, size = model.module, WIDTH // HEADS
+    tokens = net.patches(model.normalise(x[None])).flatten(2).transpose(1, 2)[0]
+    z = torch.cat([net.class_token[0], tokens]) + net.positions[0]
+    kept = []
+    for block in net.blocks:
+        normed = block.norm1(z)
+        q, k, v = (t.unflatten(-1, (HEADS, size)).transpose(0, 1) for t in block.attention.qkv(normed).chunk(3, -1))
+        scores = q @ k.transpose(1, 2) / math.sqrt(size)
+        weights = scores.softmax(-1)
+        mixed = (weights @ v).transpose(0, 1).flatten(1)
+        attended = block.attention.project(mixed)
+        middle = z + attended
+        kept.append((block, z, normed, q, k, v, weights, mixed, attended, middle))
+        z = middle + block.mlp(block.norm2(middle))
+    r = torch.zeros_like(z)
+    r[0] = positive_shares(net.output, net.norm(z)[0], F.one_hot(torch.tensor(target), CLASSES).double())
+    found = []
+    for block, before, normed, q, k, v, weights, mixed, attended, middle in reversed(kept):
+        first, _, second = (m for m in block.mlp if not isinstance(m, nn.Dropout))
+        inner = block.norm2(middle)
+        skipped, through = balanced(middle, block.mlp(inner), r)
+        hidden = F.gelu(first(inner))
+        through = torch.stack([positive_shares(second, hidden[i], through[i]) for i in range(N)])
+        through = torch.stack([positive_shares(first, inner[i], through[i]) for i in range(N)])
+        skipped, through = balanced(before, attended, skipped + through)
+        through = torch.stack([positive_shares(block.attention.project, mixed[i], through[i]) for i in range(N)])
+        of_heads = through.unflatten(-1, (HEADS, size)).transpose(0, 1)
+        ratio = of_heads / (weights @ v) / 2
+        r_weights, r_v = weights * (ratio @ v.transpose(1, 2)), v * (weights.transpose(1, 2) @ ratio)
+        found.insert(0, r_weights)
+        ratio = r_weights / (q @ k.transpose(1, 2)) / 2
+        r_q, r_k = q * (ratio @ k), k * (ratio.transpose(1, 2) @ q)
+        r_qkv = torch.cat([t.transpose(0, 1).flatten(1) for t in (r_q, r_k, r_v)], -1)
+        r = skipped + torch.stack([positive_shares(block.attention.qkv, normed[i], r_qkv[i]) for i in range(N)])
+    return found
+
+
+def test_relevance_of_attention_slow_twin() -> None:
+    """The CVPR rule: the relevance of attention stands where the ICCV rule has attention itself."""
+    model, x = vit(), images(B)
+    raw = run(TransformerRelevance("cvpr"), model, x, TARGET)
+    logits, attentions, _ = written_out(model, x)
+    for b in range(B):
+        gradients = torch.autograd.grad(logits[b, TARGET[b]], attentions, retain_graph=True)
+        relevance = torch.eye(N, dtype=torch.float64)
+        for of_attention, gradient in zip(relevance_by_hand(model, x[b], int(TARGET[b])), gradients, strict=True):
+            relevance = relevance + (gradient[b] * of_attention).clamp(min=0).mean(0).detach() @ relevance
+        close(raw[b], up(relevance[0, 1:]))
+    assert (raw - run(TransformerRelevance(), model, x, TARGET)).abs().max() > 1e-3
+
+
+def test_relevance_of_one_linear_attention_by_the_cvpr_rule() -> None:
+    """y = w (1 + v), all positive, v the value taken: w v / y of the 1 that enters is v's, half of it attention's, and
+    dy/dA = w v."""
+    model, x = classifier(seeded(lambda: Copies(2, asks=True))), images(B)
+    with torch.no_grad():
+        for p in model.module.parameters():
+            p.abs_()
+    values = model.module.patches(model.normalise(x)).flatten(2)[:, :, 1]
+    assert values.min() > 0
+    raw = run(TransformerRelevance("cvpr"), model, x, TARGET)
+    for b in range(B):
+        weight = model.module.head.weight[TARGET[b]]
+        taken = weight @ values[b]
+        close(raw[b], up([0, (taken * taken / (weight.sum() + taken) / 2).item(), 0, 0]))
+
+
+def test_a_stem_of_convolutions_has_no_say_in_the_relevance_of_attention() -> None:
+    """Relevance comes from above: the network behind its stem, given what the stem makes, has the same."""
+    net = seeded(lambda: VisionTransformer(8, 4, WIDTH, 2, HEADS, 12, CLASSES, stem=(4, 6), halvings=1))
+    whole = Classifier(net, MEAN, STD, {}, "net").double().eval()
+    x = images(B)
+    behind = relevance_of_attention(
+        Classifier(Behind(net), [0.0] * 6, [1.0] * 6, {}, "behind").double().eval(),
+        net.stem(whole.normalise(x)).detach(),
+        TARGET,
+        2,
+    )
+    for a, b in zip(relevance_of_attention(whole, x, TARGET, 2), behind, strict=True):
+        close(a, b)
+
+
+class Behind(nn.Module):
+    """A transformer without its stem."""
+
+    def __init__(self, net: VisionTransformer) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.net.patches(x).flatten(2).mT
+        z = torch.cat([self.net.class_token.expand(len(x), -1, -1), tokens], 1) + self.net.positions
+        return self.net.output(self.net.norm(self.net.blocks(z))[:, 0])
+
+
+def test_attention_that_no_image_changes_has_no_relevance_to_tell() -> None:
+    with pytest.raises(SalrunError, match="in model 'net' 2 of 2 do not: use rule=iccv"):
+        run(TransformerRelevance("cvpr"), classifier(seeded(lambda: Copies(2, 2))), images(B), TARGET)
+
+
 @pytest.mark.parametrize("layers", [None, 1, 2])
 def test_legrad_slow_twin(layers: int | None) -> None:
     model, x = vit(), images(B)
@@ -238,10 +363,14 @@ def test_no_square_is_needed() -> None:
 
 
 class Copies(nn.Module):
-    """Every token looks at token `place` alone and takes its value; `depth` times, with skip connections."""
+    """Every token looks at token `place` alone and takes its value; `depth` times, with skip connections.
 
-    def __init__(self, place: int, depth: int = 1, read: str = "class") -> None:
+    `asks`: the scores come from the tokens, which they outweigh; else they are constants.
+    """
+
+    def __init__(self, place: int, depth: int = 1, read: str = "class", asks: bool = False) -> None:
         super().__init__()
+        self.asks = asks
         self.patches, self.depth, self.read = nn.Conv2d(3, 2, 4, 4), depth, read
         self.register_buffer("scores", 1e4 * F.one_hot(torch.full((N,), place), N).double())
         self.head = nn.Linear(2, CLASSES)
@@ -250,7 +379,8 @@ class Copies(nn.Module):
         z = self.patches(x).flatten(2).mT
         z = torch.cat([torch.ones_like(z[:, :1]), z], 1)
         for _ in range(self.depth):
-            z = z + self.scores.expand(len(x), 1, -1, -1).softmax(-1).squeeze(1) @ z
+            scores = self.scores + z @ z.mT if self.asks else self.scores.expand(len(x), -1, -1)
+            z = z + scores.softmax(-1) @ z
         read = {"class": z[:, 0], "mean": z[:, 1:].mean(1), "all": z.mean(1), "both": z[:, 0] + z[:, 1:].mean(1)}
         return self.head(read[self.read])
 
