@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from salrun.models.inference import fast_dtype
+from salrun.pipeline.heap import keep_freed_memory
 
 Job = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)  # of a contestant
@@ -292,7 +293,7 @@ def compact(row: dict[str, Any], heads: Sequence[str]) -> list[str]:
     cells = [spread("exact"), spread("fast"), shown(row["floor"]), spread("of_floor"), shown(row["fast_of_floor"])]
     cells += [shown(row["peer_name"]), spread("peer"), spread("times_peer"), shown(row["fast_times_peer"])]
     cells += [shown(row[f"{side}_mib"]) for side in ("exact", "fast", "peer")]
-    return [*(shown(row[name]) for name in heads), *cells, *(shown(row[name]) for name in LAST)]
+    return [*(shown(row.get(name, "")) for name in heads), *cells, *(shown(row[name]) for name in LAST)]
 
 
 def told(row: dict[str, Any]) -> str:
@@ -334,7 +335,7 @@ def write_table(
     """stem.csv, and stem.md: the title, the machine, the table (`cells`, or the rows as they are), the end."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     with stem.with_suffix(".csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
+        table = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         table.writeheader()
         table.writerows(rows)
     columns = columns or list(rows[0])
@@ -401,6 +402,7 @@ def start(options: argparse.Namespace) -> tuple[Limits, Watch]:
     if options.threads:
         torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
+    keep_freed_memory()  # as in a run; floors and peers gain as much
     watch = Watch()
     print(f"load at start: {watch.load:.2f}", flush=True)
     repeats = 1 if options.quick else options.repeats

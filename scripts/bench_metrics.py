@@ -70,6 +70,8 @@ from salrun.types import PRIMARY, Metric, Scene
 # last two on the CIFAR network only: on a large one the forward pass is all there is.
 GOALS = {"of_best_forward": 0.9, "times_eager": 2.5, "times_quantus": 5.0}
 ENGINE = "engine"
+METHODS = 5  # whose maps are scored where a row has several
+SEVERAL = ("road", "irof", "sensitivity_n")  # metrics measured with several methods too, as a run scores them
 
 
 @dataclass
@@ -82,11 +84,15 @@ class Case:
     name: str
     model: Classifier
     x: Tensor
-    plane: Tensor
+    planes: list[Tensor]  # of as many methods
     target: Tensor
     steps: int
     patch: int  # the side of what AOPC replaces at a time
     copies: dict[str, InferenceCopy]
+
+    @property
+    def plane(self) -> Tensor:
+        return self.planes[0]
 
     @property
     def batch(self) -> int:
@@ -109,14 +115,14 @@ def make_case(
     draw = generator(0, f"bench/{name}")
     model = Classifier(module.eval(), (0.5,) * 3, (0.25,) * 3, name=name).to(device)
     x = torch.rand(batch, 3, size, size, generator=draw).to(device)
-    plane = torch.rand(batch, 1, size, size, generator=draw).to(device)
+    planes = [torch.rand(batch, 1, size, size, generator=draw).to(device) for _ in range(METHODS)]
     target = torch.zeros(batch, dtype=torch.int64, device=device)
     word: Literal["on", "off"] = "on" if compile else "off"
     copies = {
         "exact": inference_copy(model, x[:4], word, batch=batch),
         "fast": inference_copy(model, x[:4], word, batch=batch, numerics="fast"),
     }
-    return Case(name, model, x, plane, target, steps, patch, copies)
+    return Case(name, model, x, planes, target, steps, patch, copies)
 
 
 def full_cases(device: str) -> Iterator[Case]:
@@ -208,6 +214,10 @@ FAMILIES = {
 }  # fmt: skip
 
 
+# What a row is called -> its metric, and how many methods' maps it scores.
+TITLES = {name: (name, 1) for name in FAMILIES} | {f"{name}_of_{METHODS}_methods": (name, METHODS) for name in SEVERAL}
+
+
 def gradient(module: nn.Module, z: Tensor, target: Tensor) -> Tensor:
     """The method where a metric explains: (B, 1, H, W) of |gradient|, in the network's input space."""
     z = z.detach().requires_grad_()
@@ -228,8 +238,8 @@ def inside(case: Case) -> Tensor:
     return mask
 
 
-def ours(case: Case, metric: Metric, model: Classifier) -> Job:
-    """A new scene each time: what a scene keeps is not asked twice."""
+def ours(case: Case, metric: Metric, model: Classifier, methods: int = 1) -> Job:
+    """A new scene each time: what a scene keeps is not asked twice. Several methods share what no map has a part in."""
     rng = Draws.of(0, [str(i) for i in range(case.batch)], case.x.device)
     other = deepcopy(case.model)
 
@@ -239,15 +249,25 @@ def ours(case: Case, metric: Metric, model: Classifier) -> Job:
     def other_map(name: str, x: Tensor | None = None) -> Tensor:
         return explain(case.x if x is None else x, by=other)
 
-    def scene() -> Scene:
+    def scene(kept: dict[str, dict[str, Tensor]]) -> Scene:
+        def shared(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+            if name not in kept:
+                kept[name] = compute()
+            return kept[name]
+
         masks = {"object": inside(case)}
         roles = {"object": torch.full((case.batch,), PRIMARY, device=case.x.device)}
         return Scene(
             model, case.x, case.target, case.target, rng, masks, roles,
-            explain=explain, other_map=other_map, chunk=case.batch,
+            explain=explain, other_map=other_map, shared=shared, chunk=case.batch,
         )  # fmt: skip
 
-    return lambda: metric(case.plane, scene())
+    def job() -> None:
+        kept: dict[str, dict[str, Tensor]] = {}
+        for plane in case.planes[:methods]:
+            metric(plane, scene(kept))
+
+    return job
 
 
 def by_quantus(name: str, parts: Callable[[Case], int] | None, **options: Any) -> Callable[[Case], Job]:
@@ -280,6 +300,11 @@ def together(*builds: Callable[[Case], Job]) -> Callable[[Case], Job]:
     return build
 
 
+def one_by_one(build: Callable[[Case], Job], methods: int) -> Callable[[Case], Job]:
+    """The maps of several methods, each scored on its own."""
+    return together(*(lambda case, k=k: build(replace(case, planes=case.planes[k:])) for k in range(methods)))
+
+
 COMPACT = 1e4  # superpixels are nearly squares: as many of noise as of a picture
 
 
@@ -309,7 +334,7 @@ def of_one_channel(build: Callable[[Case], Job]) -> Callable[[Case], Job]:
 
     def job(case: Case) -> Job:
         last = torch.full_like(case.x[:, 1:], -1)
-        return build(replace(case, plane=torch.cat([case.plane, last], 1)))
+        return build(replace(case, planes=[torch.cat([plane, last], 1) for plane in case.planes]))
 
     return job
 
@@ -406,10 +431,11 @@ PEERS: dict[str, tuple[str, Callable[[Case], Job]]] = {
 MORE_WORK = ("relative_stability", "efficient_mprt")
 
 
-def passes_of(metric: Metric, case: Case) -> int:
+def passes_of(metric: Metric, case: Case, methods: int = 1) -> int:
     """Forward passes per image, and maps; ADCC's pass of the masked image is beside its map."""
-    own = metric.passes(case.model, case.shape) + metric.shared_passes(case.model, case.shape)
-    return int(own) + isinstance(metric, ADCC) + ("explain" not in metric.needs) * len(metric.reads())
+    own, shared = metric.passes(case.model, case.shape), metric.shared_passes(case.model, case.shape)
+    own += isinstance(metric, ADCC) + ("explain" not in metric.needs) * len(metric.reads())
+    return int(methods * own + shared)
 
 
 def forward(run: Callable[[Tensor], Tensor], point: Tensor, times: int) -> Job:
@@ -421,26 +447,28 @@ def forward(run: Callable[[Tensor], Tensor], point: Tensor, times: int) -> Job:
     return job
 
 
-def measure(name: str, case: Case, limits: Limits) -> dict[str, Any]:
-    """One row of the metrics' table."""
+def measure(title: str, case: Case, limits: Limits) -> dict[str, Any]:
+    """One row of the metrics' table; the images of several methods count once for each."""
+    name, methods = TITLES[title]
     metric = metric_of(name, case)
     point = case.model.normalise(case.x)
     maps = metric.passes(case.model, case.shape) if "explain" in metric.needs else len(metric.reads())
-    explained, passes = int(maps), passes_of(metric, case) - int(maps)
+    explained, passes = int(maps), passes_of(metric, case, methods) - int(maps)
     jobs = {"forward": forward(case.model.module, point, 2)} if passes else {}
     if explained:
         jobs["gradient"] = lambda: gradient(case.model.module, point, case.target)
-    jobs |= {kind: ours(case, metric, copy) for kind, copy in case.copies.items() if kind == "exact" or copy.reduced}
+    copies = {kind: copy for kind, copy in case.copies.items() if kind == "exact" or copy.reduced}
+    jobs |= {kind: ours(case, metric, copy, methods) for kind, copy in copies.items()}
     faults: dict[str, str] = {}
     peer, build = PEERS.get(name, ("", None))
     if build is not None:
         try:
-            jobs[peer] = build(replace(case, model=deepcopy(case.model)))
+            jobs[peer] = one_by_one(build, methods)(replace(case, model=deepcopy(case.model)))
         except Exception as fault:
             faults[peer] = said(fault)
-    head = {"model": case.name, "family": FAMILIES[name], "metric": name, "passes": passes, "maps": explained}
+    head = {"model": case.name, "family": FAMILIES[name], "metric": title, "passes": passes, "maps": explained}
     floor = {kind: count for kind, count in {"forward": passes / 2, "gradient": explained}.items() if kind in jobs}
-    return measured(head, case.batch, floor, jobs, [peer], limits, faults)
+    return measured(head, methods * case.batch, floor, jobs, [peer], limits, faults)
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -527,14 +555,17 @@ def write(rows: Rows, facts: dict[str, str], out: Path) -> None:
         "float32 and with `numerics=fast`. `peer`: its counterpart with as many forward passes and maps, in batches of",
         "the same size; insertion, Zhang's monotonicity, SaCo, IDSDS, ADCC and sufficiency (Quantus' looks at no",
         "neighbours) have none. IROF: Quantus is given as many superpixels as ours. For the same samples Quantus'",
-        "stability and efficient MPRT make more passes.",
+        f"stability and efficient MPRT make more passes. `of_{METHODS}_methods`: the maps of {METHODS} methods of the",
+        "same images, as a run scores them: what depends on the image alone (superpixels, the model's answer to it,",
+        "random removals) is done once; Quantus scores each method on its own. Images then count once per method,",
+        "`passes` are those of all.",
         *ABOUT,
     ]
     write_rows(out / "metrics", title, list(rows.values()), ("model", "family", "passes", "maps", "metric"), facts)
 
 
 def main(argv: list[str] | None = None) -> int:
-    names = [*FAMILIES, ENGINE]
+    names = [*TITLES, ENGINE]
     given = parser(__doc__, 15.0)
     given.add_argument("--metrics", nargs="+", choices=names, default=names, metavar="NAME")
     given.add_argument("--models", nargs="+", metavar="NAME", help="of tomsett_cifar10, resnet50_224")

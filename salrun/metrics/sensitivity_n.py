@@ -11,8 +11,8 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import pearson
-from salrun.metrics.perturbation import flagged, substrate
-from salrun.metrics.single_deletion import Removal, falls
+from salrun.metrics.perturbation import flagged
+from salrun.metrics.single_deletion import Removal
 from salrun.models.classifier import Classifier
 from salrun.ranges import Above, AtLeast, AtMost
 from salrun.types import Scene, Score
@@ -50,10 +50,7 @@ class SensitivityN(Removal):
         orders = [scene.rng.permutation(pixels, f"sensitivity_n/{i}", shared=True) for i in range(self.n_draws)]
         place = torch.arange(pixels, device=plane.device)
         ranks = (torch.empty_like(place).scatter_(0, order, place).expand(len(plane), -1) for order in orders)
-        fall = scene.shared(
-            f"sensitivity_n/{self.fractions}/{self.n_draws}/{self.substrate}/{self.output}",
-            lambda: {"fall": falls(scene, substrate(self.substrate, scene), ranks, None, counts, self.output)},
-        )["fall"]
+        fall = self.shared_falls(f"sensitivity_n/{self.fractions}/{self.n_draws}", scene, ranks, counts)
         last = counts.to(relevance.device) - 1
         sums = [relevance[:, order.to(relevance.device)].cumsum(1)[:, last] for order in orders]
         total = torch.stack(sums, 2).to(fall.device)

@@ -14,21 +14,11 @@ from salrun.methods.superpixels import grid
 from salrun.metrics.common import as_plane
 from salrun.metrics.correlation import spearman
 from salrun.metrics.monotonicity import group_sums
-from salrun.metrics.perturbation import Output, answer, curve, flagged, shared_rank, substrate
+from salrun.metrics.perturbation import answer, curve, flagged, shared_rank, substrate
 from salrun.models.classifier import Classifier
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags
-
-
-def falls(
-    scene: Scene, finish: Tensor, ranks: Iterable[Tensor], since: Tensor | None, until: Tensor, output: Output
-) -> Tensor:
-    """(B, K, N) float64: f(x) - f(x without the pixels with since[k] <= rank < until[k]), for each of N ranks."""
-    x = scene.model.normalise(scene.x)
-    whole = answer("image", x, scene, output).unsqueeze(1)
-    removed = [curve(scene.model, x, finish, r, until, scene.target, since, output, scene.chunk) for r in ranks]
-    return torch.stack([whole - f for f in removed], 2)
 
 
 @dataclass
@@ -42,6 +32,20 @@ class Removal(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     chance: ClassVar[float | None] = 0.0
+
+    def falls(self, scene: Scene, ranks: Iterable[Tensor], until: Tensor, since: Tensor | None = None) -> Tensor:
+        """(B, K, N) float64: f(x) - f(x without the pixels with since[k] <= rank < until[k]), for each of N ranks."""
+        x, finish = scene.model.normalise(scene.x), substrate(self.substrate, scene)
+        whole = answer("image", x, scene, self.output).unsqueeze(1)
+        settings = scene.target, since, self.output, scene.chunk
+        return torch.stack([whole - curve(scene.model, x, finish, rank, until, *settings) for rank in ranks], 2)
+
+    def shared_falls(
+        self, name: str, scene: Scene, ranks: Iterable[Tensor], until: Tensor, since: Tensor | None = None
+    ) -> Tensor:
+        """`falls` where no map has a part in the ranks (`name` says which): once for all methods."""
+        settings = f"{self.substrate}/{self.output}"
+        return scene.shared(f"{name}/{settings}", lambda: {"fall": self.falls(scene, ranks, until, since)})["fall"]
 
 
 @dataclass
@@ -73,7 +77,7 @@ class SaCo(Removal):
             raise SalrunError(f"saco: groups must be at most the image's {pixels} pixels, got {self.groups}")
         edge = torch.arange(self.groups + 1, device="cpu") * pixels // self.groups
         cut = edge.to(rank.device)
-        d = falls(scene, substrate(self.substrate, scene), [rank], cut[:-1], cut[1:], self.output).squeeze(2)
+        d = self.falls(scene, [rank], cut[1:], cut[:-1]).squeeze(2)
         s = group_sums(plane, rank, edge).to(d.device)
         first, second = torch.triu_indices(self.groups, self.groups, 1, device=d.device)
         weight = s[:, first] - s[:, second]
@@ -104,9 +108,6 @@ class IDSDS(Removal):
             raise SalrunError(f"idsds: grid must be at most the image's {min(height, width)} pixels, got {self.grid}")
         cell = grid(plane, self.grid)
         number = torch.arange(self.grid**2, device=plane.device)
-        d = scene.shared(
-            f"idsds/{self.grid}/{self.substrate}/{self.output}",
-            lambda: {"fall": falls(scene, substrate(self.substrate, scene), [cell], number, number + 1, self.output)},
-        )["fall"].squeeze(2)
+        d = self.shared_falls(f"idsds/{self.grid}", scene, [cell], number + 1, number).squeeze(2)
         total = torch.zeros_like(d).scatter_add(1, cell.to(d.device), relevance.to(d.device))
         return flagged(spearman(total, d), map_flags(plane))

@@ -201,6 +201,28 @@ def test_a_metric_and_its_peer_show_the_network_as_many_images(metric_case, name
         handle.remove()
 
 
+@pytest.mark.parametrize("name", metrics.SEVERAL)
+def test_several_methods_share_what_no_map_has_a_part_in(metric_case, name):
+    pytest.importorskip("quantus")
+    case, metric, n = metric_case, metrics.metric_of(name, metric_case), metrics.METHODS
+    shown: list[int] = []
+    handle = case.model.module.register_forward_hook(lambda module, inputs, output: shown.append(len(inputs[0])))
+
+    def counted(job):
+        shown.clear()
+        common.seconds(job, "cpu")
+        return sum(shown)
+
+    try:
+        shared = case.batch * metric.shared_passes(case.model, case.shape)
+        one = counted(metrics.ours(case, metric, case.model))
+        assert counted(metrics.ours(case, metric, case.model, n)) == n * one - (n - 1) * shared
+        build = metrics.PEERS[name][1]
+        assert counted(metrics.one_by_one(build, n)(case)) == n * counted(build(case))
+    finally:
+        handle.remove()
+
+
 def test_metrics_write_both_tables(tmp_path):
     pytest.importorskip("quantus")
     assert quick(metrics, tmp_path, "--metrics", "insertion", "average_drop", "engine") == 0

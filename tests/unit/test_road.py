@@ -9,7 +9,7 @@ from scipy.sparse import csc_matrix
 from scipy.sparse.linalg import spsolve
 from torch import Tensor, nn
 
-from salrun.metrics.imputation import imputed
+from salrun.metrics.imputation import imputed, steps_of
 from salrun.metrics.road import ROAD
 from salrun.types import Scene
 from tests import toys
@@ -61,6 +61,15 @@ def test_ten_steps_do_for_a_large_hole() -> None:
     x, hole = toys.images(1, (160, 200), channels=1), torch.zeros(1, 1, 160, 200, dtype=torch.bool)
     hole[..., 20:140, 25:175] = True
     assert (imputed(x, hole, 10) - imputed(x, hole, 60)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("size", "steps"), [(32, 7), (64, 8), (160, 10)])
+def test_as_many_steps_as_the_size_asks_for(size: int, steps: int) -> None:
+    """A tenth of the noise at most where nine tenths of the pixels are gone, in the units of the network's input."""
+    x, hole = (toys.images(3, (size, size)) - 0.5) / 0.25, holes((size, size), 0.9)[:2]
+    assert steps_of(size) == steps
+    assert (imputed(x[:2], hole, steps) - imputed(x[:2], hole, 60)).abs().max() < 1e-3
+    assert (imputed(x[:2], hole, steps - 3) - imputed(x[:2], hole, 60)).abs().max() > 1e-3
 
 
 def test_imputation_by_hand() -> None:
