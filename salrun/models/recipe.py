@@ -127,6 +127,7 @@ class Recipe:
             "recipe": self.recipe,
             "training": self.training,
             "loss": self.how().loss,
+            "trained_in": self.how().precision,
             "starts_from": Path(starts_from).name if starts_from else None,
         }
 
@@ -336,6 +337,9 @@ class Recipe:
         if used != followed:
             remedy = f" (model.train=true model.recipe={followed})" if followed in self.recipes else ""
             deviations.append(f"training recipe '{used}', not {REPRODUCTIONS[followed]}{remedy}")
+        precision = card.get("training", {}).get("precision", "float32")
+        if precision != "float32":
+            deviations.append(f"model: trained in {precision}")
         return deviations
 
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Loss = Literal["bce_logits", "cross_entropy", "keras_clipped"]
+Precision = Literal["float32", "bfloat16"]
 
 
 class TrainingImages(Protocol):
@@ -61,6 +62,7 @@ class Training:
     threshold: float | None = None  # train on until this validation accuracy, within `epochs`
     restarts: int = 1  # fresh initialisations tried before giving up
     channels_last: bool = True
+    precision: Precision = "float32"  # bfloat16: of the network's passes; weights, loss and optimiser stay float32
 
 
 @dataclass
@@ -336,7 +338,9 @@ def _epoch(
                 _set_training(model, how)
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(how, epoch * steps + step, how.epochs * steps)
-            loss = loss_of(how.loss, model(x), y)
+            with torch.autocast(device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
+                logits = model(x)
+            loss = loss_of(how.loss, logits.float(), y)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             if how.clip_norm is not None:

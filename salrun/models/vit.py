@@ -6,6 +6,7 @@ The key of a trained model holds this module's source.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -47,8 +48,9 @@ class Block(nn.Module):
 class VisionTransformer(nn.Module):
     """Patches as tokens, a class token before them, learned positions, pre-norm blocks; the class token decides.
 
-    `stem`: widths of 3x3 convolutions with batch norm and ReLU before the patches, the first ones of stride 1 (Xiao et
-    al. 2021 train small transformers that way where pictures are few); empty: the patches are cut from the picture.
+    `stem`: widths of 3x3 convolutions with batch norm and ReLU before the patches, of which the last `halvings` have
+    stride 2 (Xiao et al. 2021 train small transformers that way where pictures are few); empty: the patches are cut
+    from the picture. `patch` is in pixels of the picture.
     """
 
     def __init__(
@@ -60,18 +62,20 @@ class VisionTransformer(nn.Module):
         heads: int = 4,
         hidden: int = 192,
         classes: int = 2,
-        stem: tuple[int, ...] = (),
+        stem: Sequence[int] = (),
+        halvings: int = 0,
     ) -> None:
         super().__init__()
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         channels = 3
         for k, out in enumerate(stem, 1):
-            layers[f"conv{k}"] = nn.Conv2d(channels, out, 3, padding=1, bias=False)
+            stride = 2 if k > len(stem) - halvings else 1
+            layers[f"conv{k}"] = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
             layers[f"norm{k}"] = nn.BatchNorm2d(out)
             layers[f"relu{k}"] = nn.ReLU()
             channels = out
         self.stem = nn.Sequential(layers)
-        self.patches = nn.Conv2d(channels, width, patch, patch)
+        self.patches = nn.Conv2d(channels, width, patch >> halvings, patch >> halvings)
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, width))
         self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + (size // patch) ** 2, width))
         self.blocks = nn.Sequential(*(Block(width, heads, hidden) for _ in range(depth)))

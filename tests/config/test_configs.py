@@ -82,7 +82,9 @@ def test_a_run_without_an_experiment() -> None:
     assert list(check(compose_config([*PLAIN, "metrics=[]"]))["methods"]) == ["gradient"]  # nothing is compared
 
 
-@pytest.mark.parametrize("name", [name for name in names("experiment") if not name.startswith("court_")])
+@pytest.mark.parametrize(
+    "name", [name for name in names("experiment") if not name.startswith(("court_", "transformer_"))]
+)
 def test_experiments_of_papers_keep_their_methods_and_views(name: str) -> None:
     config = check(compose_config([f"+experiment={name}"]))
     assert config["paper"] and config["view"] == "method" and config["controls"] == []

@@ -26,7 +26,7 @@ from salrun.datasets.pictures import fit_to
 from salrun.datasets.transforms import Transformed
 from salrun.errors import SalrunError
 from salrun.models import recipe
-from salrun.models.pretrained import EfficientNetLite0, OwnModel, TorchvisionModel
+from salrun.models.pretrained import EfficientNetLite, OwnModel, TorchvisionModel
 from salrun.models.randomised import Randomised
 from salrun.rng import Draws
 from salrun.types import (
@@ -583,7 +583,7 @@ def test_every_data_set_gives_what_runs_ask_for(root: str) -> None:
 
 
 def test_every_recipe_gives_what_runs_ask_for() -> None:
-    for cls in (recipe.Recipe, recipe.OfTask, Randomised, OwnModel, TorchvisionModel, EfficientNetLite0):
+    for cls in (recipe.Recipe, recipe.OfTask, Randomised, OwnModel, TorchvisionModel, EfficientNetLite):
         for name, asked in members(Recipe).items():
             assert parameters(getattr(cls, name)) == parameters(asked), (cls, name)
 

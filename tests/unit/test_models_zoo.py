@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from salrun.config.parts import recipe_part
 from salrun.errors import SalrunError
+from salrun.methods.tokens import grid_of
 from salrun.models import pretrained
-from salrun.models.architectures import MnistCNN, TomsettCNN, efficientnet_lite0, smerf_alexnet
+from salrun.models.architectures import MnistCNN, TomsettCNN, efficientnet_lite, smerf_alexnet
 from salrun.models.layers import layers_of
-from salrun.models.pretrained import EfficientNetLite0, OwnModel, TorchvisionModel, find_weights, renamed
+from salrun.models.pretrained import EfficientNetLite, OwnModel, TorchvisionModel, find_weights, renamed
 from salrun.models.recipe import Obtained
 from salrun.models.torchvision import FixedNorm, build, finetuned, modernised, smerf_vgg16
 from salrun.models.verification import Verification
@@ -411,25 +414,45 @@ def test_finetuning_keeps_what_is_frozen(resnet18_file: Path) -> None:
         finetuned("resnet18", None, trainable=("layer5",))
 
 
-# -- EfficientNet-lite0 -----------------------------------------------------------------------------------------------
+# -- transformers -----------------------------------------------------------------------------------------------------
 
 
-def test_efficientnet_lite0_is_the_published_size() -> None:
+def test_a_stem_that_halves_leaves_the_tokens_where_the_patches_are() -> None:
+    net = recipe_part("cifar10_vit").build(0).module
+    assert count(net) == 390_922
+    tokens = []
+    net.blocks.register_forward_hook(lambda m, given, o: tokens.append(o.shape[1]))
+    assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    assert tokens == [65] and grid_of(65, (32, 32), net) == (8, 8)
+    # the token in the corner hangs on the picture's corner alone, up to the reach of the stem
+    x = torch.rand(1, 3, 32, 32, requires_grad=True)
+    net.eval().patches(net.stem(x))[0, :, 0, 0].sum().backward()
+    assert x.grad[0, :, 8:].abs().max() == 0 and x.grad[0, :, :4, :4].abs().min() > 0
+
+
+# -- EfficientNet-lite ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "parameters", "of_iba"),
+    [(0, 4_652_008, (40, 28, 28)), (1, 5_416_680, (40, 28, 28)), (2, 6_092_072, (48, 28, 28))],
+)
+def test_efficientnet_lite_is_the_published_size(number: int, parameters: int, of_iba: tuple[int, ...]) -> None:
     with torch.device("meta"):
-        model = efficientnet_lite0().eval()
-    assert count(model) == 4_652_008
+        model = efficientnet_lite(number).eval()
+    assert count(model) == parameters
     shapes = {}
-    for role, layer in {"cam": "head", "iba": "blocks.4"}.items():
+    for role, layer in EfficientNetLite(number=number).layers.items():
         model.get_submodule(layer).register_forward_hook(
             lambda m, i, o, role=role: shapes.update({role: tuple(o.shape[1:])})
         )
     model(torch.empty(1, 3, 224, 224, device="meta"))
-    assert shapes == {"cam": (1280, 7, 7), "iba": (40, 28, 28)}
+    assert shapes == {"cam": (1280, 7, 7), "iba": of_iba}
 
 
 def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = efficientnet_lite0()
+    model = efficientnet_lite()
     theirs = {}
     for name, tensor in model.state_dict().items():
         name = name.replace("stem.conv", "_conv_stem").replace("stem.norm", "_bn0").replace("dense.", "_fc.")
@@ -444,9 +467,9 @@ def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path, monkeypatch
     path.parent.mkdir()
     torch.save(theirs, path)
     with pytest.raises(SalrunError, match="does not have the sha256"):  # the published file's name, other content
-        EfficientNetLite0(root=str(tmp_path)).load()
-    monkeypatch.setattr(pretrained, "SHA256", None)
-    loaded = EfficientNetLite0(root=str(tmp_path)).load()
+        EfficientNetLite(root=str(tmp_path)).load()
+    monkeypatch.setattr(pretrained, "LITE", (replace(pretrained.LITE[0], sha256=None),))
+    loaded = EfficientNetLite(root=str(tmp_path)).load()
     x = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
         assert torch.allclose(loaded(x), model.eval()((255 * x - 127) / 128), atol=1e-5)
@@ -454,10 +477,11 @@ def test_efficientnet_lite0_reads_the_packages_names(tmp_path: Path, monkeypatch
 
 def test_efficientnet_lite0_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        SalrunError, match=r"looked for .*weights.*scripts/get_data.py efficientnet_lite0 --source registry"
-    ):
-        find_weights(None, str(tmp_path))
+    for number in (0, 2):
+        with pytest.raises(
+            SalrunError, match=rf"looked for .*weights.*scripts/get_data.py efficientnet_lite{number} --source registry"
+        ):
+            find_weights(None, str(tmp_path), number)
 
 
 def test_a_model_below_its_gate_is_a_deviation(resnet18_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

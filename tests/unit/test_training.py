@@ -15,7 +15,7 @@ from salrun.errors import SalrunError
 from salrun.models import checkpoint
 from salrun.models.architectures import smerf_cnn
 from salrun.models.recipe import Recipe
-from salrun.models.training import Training, attack, fit, glorot, loss_of, pgd_attack
+from salrun.models.training import Precision, Training, attack, fit, glorot, loss_of, pgd_attack
 from salrun.models.verification import Verification, verify
 from salrun.rng import generator
 from salrun.store.entries import Store
@@ -120,6 +120,23 @@ def test_a_recipe_may_change_for_the_clipped_loss() -> None:
     assert recipe(recipes=recipes).how().clip_norm is None
     clipped = recipe(recipes=recipes, loss="keras_clipped").how()
     assert (clipped.lr, clipped.clip_norm, clipped.loss) == (1e-3, 1.0, "keras_clipped")
+
+
+def test_half_precision_is_of_the_passes_alone() -> None:
+    data = textbox("simple_fr", train_per_bucket=20)
+
+    def trained(precision: Precision) -> tuple[list[torch.dtype], torch.Tensor]:
+        torch.manual_seed(0)
+        model, seen = tiny(), []
+        handle = model[0].register_forward_hook(lambda layer, given, output: seen.append(output.dtype))
+        fit(model, data, Training(lr=1e-4, epochs=1, batch=32, precision=precision), 0, CPU)
+        handle.remove()
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        return sorted(set(seen), key=str), torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    (full, exact), (half, rounded) = trained("float32"), trained("bfloat16")
+    assert full == [torch.float32] and half == [torch.bfloat16]
+    assert not torch.equal(exact, rounded) and (exact - rounded).abs().max() < 1e-3
 
 
 def test_without_dropout_only_dropout_is_off() -> None:
