@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import opcode
+import signal
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -27,13 +29,25 @@ def told(fault: BaseException) -> str:
     return ": ".join([type(fault).__name__, *lines[:1]])
 
 
+def interrupts(fault: BaseException) -> bool:
+    """Whether it is Ctrl-C: a KeyboardInterrupt that no `raise` of a user made; the signal's handler may be his."""
+    if not isinstance(fault, KeyboardInterrupt) or (trace := fault.__traceback__) is None:
+        return isinstance(fault, KeyboardInterrupt)
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    if code is getattr(signal.getsignal(signal.SIGINT), "__code__", None):
+        return True
+    return not (_of_user(code.co_filename) and code.co_code[trace.tb_lasti] == opcode.opmap["RAISE_VARARGS"])
+
+
 def users_place(fault: BaseException) -> str:
     """`mine.py, line 3`: the innermost line of a user's file that raised it or led to it; empty where none did.
 
     A queue that takes its machine back (submitit) raises wherever it finds the process, which is nobody's fault.
     """
     frames = traceback.extract_tb(fault.__traceback__)
-    if isinstance(fault, KeyboardInterrupt) or any("submitit" in Path(f.filename).parts for f in frames):
+    if interrupts(fault) or any("submitit" in Path(f.filename).parts for f in frames):
         return ""
     places = [(frame.filename, frame.lineno) for frame in frames]
     if isinstance(fault, SyntaxError) and fault.filename:
@@ -57,11 +71,11 @@ def named(who: str) -> Iterator[None]:
     """Around a call of a user's code: what it raises becomes an error of his."""
     try:
         yield
-    except (SalrunError, KeyboardInterrupt):
+    except SalrunError:
         raise
     except BaseException as fault:
         place = users_place(fault)
-        if isinstance(fault, SystemExit) and not place:
+        if interrupts(fault) or (isinstance(fault, SystemExit) and not place):
             raise
         raise SalrunError(f"{who} raised {told(fault)}{f' ({place})' if place else ''}") from fault
 

@@ -15,7 +15,7 @@ from salrun.cli.verbs import VERBS
 from salrun.config.catalogue import names
 from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
-from salrun.errors import SalrunError, users_fault
+from salrun.errors import SalrunError, interrupts, users_fault
 from salrun.store.files import open_log
 
 HELP = """salrun {version}: an experiment runner for evaluating saliency maps
@@ -57,10 +57,10 @@ def run(argv: list[str]) -> int:
     logging.getLogger("salrun").setLevel(logging.INFO)
     try:
         return act(read_command(argv, (*VERBS, *HELPS, *VERSIONS)))
-    except KeyboardInterrupt:
-        print("salrun: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
-        return 130
     except BaseException as fault:
+        if interrupts(fault):
+            print("salrun: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+            return 130
         known = fault if isinstance(fault, SalrunError) else users_fault(fault)
         if known is not None:
             print(f"salrun: {' '.join(str(known).split())}", file=sys.stderr)

@@ -44,17 +44,15 @@ def watch(paths: Sequence[Path], every: float) -> int:
 
 
 def jobs_below(paths: Sequence[Path]) -> list[Job]:
-    """Of runs, then of sweeps' jobs that never began; plans left out."""
+    """Of runs that are of no sweep, then of sweeps, in their order; plans left out."""
     asked = {job.folder: job for sweep in sweeps_below(paths) for job in jobs_of(sweep)}
-    runs = runs_below(paths, none=bool(asked))
-    jobs = [asked.pop(run) if run in asked else job_in(run) for run in runs] + list(asked.values())
-    return [job for job in jobs if job.state != "planned"]
+    alone = [job_in(run) for run in runs_below(paths, none=bool(asked)) if run not in asked]
+    return [job for job in (*alone, *asked.values()) if job.state != "planned"]
 
 
 def at_work(jobs: Sequence[Job], paths: Sequence[Path]) -> bool:
     """Whether a job runs, waits in a queue, or will be started by a sweep that is at work."""
-    waiting = any(job.state == "running" or "in the queue" in job.reason for job in jobs)
-    return waiting or any(lease_of(sweep).held() for sweep in sweeps_below(paths))
+    return any(job.at_work for job in jobs) or any(lease_of(sweep).held() for sweep in sweeps_below(paths))
 
 
 def line(job: Job) -> str:

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import logging
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -49,7 +50,17 @@ def hand_over(command: Command, settings: Sequence[str] = ()) -> None:
         if users_place(left):
             raise
     except HydraException as fault:
-        raise SalrunError(str(fault).splitlines()[0]) from fault
+        raise SalrunError(_as_swept(str(fault).splitlines()[0], command)) from fault
+
+
+def _as_swept(line: str, command: Command) -> str:
+    """Hydra composes a sweep once without what is swept: a key that only an experiment brings is not there yet."""
+    key = re.match(r"Could not override '([^']+)'", line)
+    typed = [o for o in command.overrides if key and o.startswith(f"{key[1]}=")]
+    if not (command.multirun and typed):
+        return line
+    name, _, value = typed[-1].partition("=")
+    return f"'{typed[-1]}' is only there with what is swept: write '{name}=choice({value})'"
 
 
 def sweep(command: Command) -> int:
@@ -93,11 +104,12 @@ def sweep(command: Command) -> int:
         print(f"  {each.state:<9}job {number}: {each.what}  {each.reason}{seen}".rstrip(), file=to)
     if fault:
         print(f"salrun: the launcher gave up: {_first_line(fault)} ({shown(folder)}/launcher.log)", file=sys.stderr)
-    left = [each for each in jobs if each.state in ("failed", "missing") and "in the queue" not in each.reason]
+    left = [each for each in jobs if each.state in ("failed", "missing") and not each.at_work]
     if not given and all(each.state == "planned" for each in jobs):
         shutil.rmtree(folder)
         return 0
-    join([each.folder for each in jobs if each.state == "done"], folder.name, "report=false" not in words)
+    if not any(each.at_work for each in jobs):
+        join([each.folder for each in jobs if each.state == "done"], folder.name, "report=false" not in words)
     print(f"sweep:   {shown(folder)}  ({counts(jobs)}{f'; {AGAIN}' if left else ''})")
     return 1 if left or fault else 0
 

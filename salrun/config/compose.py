@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -30,6 +31,7 @@ from salrun.errors import SalrunError, near, unknown
 
 LISTS = ("methods", "metrics", "logger")  # groups of which a run has several
 MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
+MOST_JOBS = 100_000
 
 
 def check_command(command: Command) -> None:
@@ -119,8 +121,12 @@ def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> Iterator
         if override.is_sweep_override():
             key = override.get_key_element()
             choices.append([f"{key}={value}" for value in _swept(override, folders)])
+            if not choices[-1]:
+                raise SalrunError(f"'{override.input_line}' has no values: nothing would run")
         else:
             choices.append([str(override.input_line)])
+    if (jobs := math.prod(map(len, choices))) > MOST_JOBS:
+        raise SalrunError(f"a sweep of {jobs:,} jobs; at most {MOST_JOBS:,}")
     return (list(c) for c in itertools.product(*choices))
 
 
@@ -129,6 +135,10 @@ def _swept(override: Override, folders: tuple[Path, ...]) -> Iterator[str]:
     value = override.value()
     if isinstance(value, IntervalSweep):
         raise SalrunError(f"'{override.input_line}' has no end: name the values, as in choice(..) or range(..)")
+    if isinstance(value, RangeSweep):
+        length = abs((value.stop or 0) - (value.start or 0))
+        if not (value.step and length <= MOST_JOBS * abs(value.step)):
+            raise SalrunError(f"'{override.input_line}' must have an end, after at most {MOST_JOBS:,} steps")
     if not isinstance(value, Glob):
         return override.sweep_string_iterator()
     matches = value.filter(list(names(override.key_or_group, folders)))

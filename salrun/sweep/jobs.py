@@ -18,8 +18,11 @@ from types import MappingProxyType
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from salrun.config.compose import expand
+from salrun.errors import SalrunError
 from salrun.results.record import read_facts
 from salrun.store.files import write_atomic
 from salrun.store.leases import SILENT, Lease, gone
@@ -41,31 +44,62 @@ class Job:
     reason: str = ""
     log: Path | None = None
 
+    @property
+    def at_work(self) -> bool:
+        """Whether it runs, or waits in a queue."""
+        return self.state == "running" or "in the queue" in self.reason
+
 
 def jobs_of(sweep: Path, queue: dict[str, str] | None = None) -> list[Job]:
-    """The jobs a sweep asked for, in order."""
+    """The jobs a sweep asked for, in order; where that cannot be read, one that says so."""
     submitted = read_submitted(sweep)
     queue = slurm_queue() if queue is None and submitted else queue
-    asked = list(expand(list(OmegaConf.load(sweep / "multirun.yaml").hydra.overrides.task)))
+    try:
+        asked = list(expand(typed(sweep)))
+    except SalrunError:
+        return [
+            Job("failed", f"sweep {sweep.name}", sweep, "what it asked for cannot be read: multirun.yaml is damaged")
+        ]
     shared = set(asked[0]).intersection(*asked) if len(asked) > 1 else set()
     return [
         job_in(
             sweep / str(number),
             " ".join(o for o in overrides if o not in shared),
             submitted.get(str(number), {}),
-            queue or {},
+            queue,
         )
         for number, overrides in enumerate(asked)
     ]
 
 
+def typed(sweep: Path) -> list[str]:
+    """The overrides of a sweep, as they were typed."""
+    try:
+        words = _content(sweep / "multirun.yaml")["hydra"]["overrides"]["task"]
+    except (KeyError, TypeError):
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise SalrunError(f"{sweep / 'multirun.yaml'} has no list of overrides")
+    return words
+
+
+def _content(path: Path) -> Any:
+    """What is in a YAML file that Hydra or a run wrote."""
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException, RecursionError) as fault:
+        raise SalrunError(f"{path} cannot be read") from fault
+
+
 def job_in(
-    folder: Path, what: str = "", submitted: Mapping[str, Any] = NOTHING, queue: Mapping[str, str] = NOTHING
+    folder: Path, what: str = "", submitted: Mapping[str, Any] = NOTHING, queue: Mapping[str, str] | None = None
 ) -> Job:
-    """The job of a folder; `submitted`: what its launcher noted; `queue`: what Slurm says."""
+    """The job of a folder; `submitted`: what its launcher noted; `queue`: what Slurm says, None where it is silent."""
     facts = read_facts(folder)
-    number = str(facts.get("queue") or submitted.get("id") or "")
-    queued = queue.get(number, "")
+    in_slurm = submitted.get("kind") == "slurm"
+    known = [submitted.get("id"), facts.get("queue")] if in_slurm else [facts.get("queue"), submitted.get("id")]
+    number = str(next(filter(None, known), ""))
+    queued = (queue or {}).get(number, "")
     logs = [folder / "run.log", *([Path(submitted["log"])] if "log" in submitted else [])]
     log = next((path for path in logs if path.exists()), None)
     if not facts and (folder / "run.json").exists():
@@ -74,8 +108,12 @@ def job_in(
         if queued in WAITING + AT_WORK:
             return Job("missing", what, folder, f"in the queue: {queued}", log)
         ended = submitted.get("ended") or queued
+        if not ended and in_slurm and queue is not None:  # Slurm forgets at once an array's task that never began
+            ended = "it left the queue"
         return Job("failed", what, folder, f"never began: {ended}", log) if ended else Job("missing", what, folder)
     what = what or described(facts)
+    if queued in WAITING + AT_WORK and facts.get("queue") != number:  # this run.json is of an earlier submission
+        return Job("running", what, folder, f"in the queue: {queued}", log)
     status = facts.get("status")
     if status == "done":
         if file := lacking(folder, facts):
@@ -142,11 +180,14 @@ def slurm_queue() -> dict[str, str] | None:
 
 
 def read_submitted(sweep: Path) -> dict[str, dict[str, Any]]:
-    """Job number -> {id, log, ended}."""
+    """Job number -> {id, kind, log, ended}; what is garbage of it is left out."""
     try:
-        return json.loads((sweep / "jobs.json").read_text())
-    except (OSError, ValueError):
+        notes = json.loads((sweep / "jobs.json").read_text())
+    except (OSError, ValueError, RecursionError):
         return {}
+    pairs = notes.items() if isinstance(notes, dict) else ()
+    noted = {number: note.items() for number, note in pairs if isinstance(note, dict)}
+    return {number: {k: v for k, v in note if isinstance(v, str)} for number, note in noted.items()}
 
 
 def note_submitted(sweep: Path, notes: dict[int, dict[str, Any]]) -> None:
@@ -171,18 +212,23 @@ def counts(jobs: Iterable[Job]) -> str:
 
 def interrupted_sweep(root: Path, overrides: Sequence[str]) -> Path | None:
     """The newest sweep of these very overrides, if some of its jobs are not done and nobody is at work on it."""
-    for path in sorted(root.glob("*/multirun.yaml"), reverse=True):
-        text, sweep = path.read_text(), path.parent
-        if not all(word in text for word in overrides):  # cheap, before it is parsed
-            continue
-        if list(OmegaConf.load(path).hydra.overrides.task) != list(overrides):
-            continue
-        queue = slurm_queue() or {}
-        jobs = jobs_of(sweep, queue)
-        waits = any(queue.get(str(n.get("id"))) in WAITING + AT_WORK for n in read_submitted(sweep).values())
-        at_work = waits or lease_of(sweep).held() or any(job.state == "running" for job in jobs)
-        return None if at_work or all(job.state in ENDED for job in jobs) else sweep
-    return None
+    sweeps = (path.parent for path in sorted(root.glob("*/multirun.yaml"), reverse=True))
+    sweep = next((each for each in sweeps if _asks_for(each, overrides)), None)
+    if sweep is None:
+        return None
+    queue = slurm_queue()
+    jobs = jobs_of(sweep, queue)
+    waits = any((queue or {}).get(n.get("id", "")) in WAITING + AT_WORK for n in read_submitted(sweep).values())
+    at_work = waits or lease_of(sweep).held() or any(job.state == "running" for job in jobs)
+    return None if at_work or all(job.state in ENDED for job in jobs) else sweep
+
+
+def _asks_for(sweep: Path, overrides: Sequence[str]) -> bool:
+    text = (sweep / "multirun.yaml").read_text(errors="replace")
+    try:
+        return all(word in text for word in overrides) and typed(sweep) == list(overrides)  # cheap before it is parsed
+    except SalrunError:
+        return False
 
 
 def lease_of(sweep: Path) -> Lease:
@@ -195,4 +241,7 @@ def finished(folder: Path, config: dict[str, Any], code: str) -> bool:
     facts = read_facts(folder)
     if facts.get("status") != "done" or facts.get("code") != code or not facts.get("made") or lacking(folder, facts):
         return False
-    return OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")) == config
+    try:
+        return _content(folder / "config.yaml") == config
+    except SalrunError:
+        return False

@@ -17,9 +17,13 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import open_dict
 
+from salrun.config.check import check
 from salrun.errors import SalrunError
-from salrun.sweep.jobs import AT_WORK, WAITING, note_submitted, slurm_queue
+from salrun.results.record import code_of, read_facts
+from salrun.store.files import shown
+from salrun.sweep.jobs import AT_WORK, WAITING, finished, note_submitted, slurm_queue
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +35,7 @@ GONE = {"local": "its process is gone", "slurm": "it left the queue without a re
 
 
 def submit(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-    """Submit all jobs, at most `n_jobs` at once on this machine, and wait until each has ended (`wait: true`)."""
+    """Submit the jobs that are not done, at most `n_jobs` at once on this machine; `wait`: until all have ended."""
     kind = launcher._EXECUTOR
     params = {key: value for key, value in launcher.params.items() if value is not None}
     wait, at_once = params.pop("wait", True), params.pop("n_jobs", 0)
@@ -40,6 +44,7 @@ def submit(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
     calls = [
         (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", state)
         for number, overrides in enumerate(job_overrides, first)
+        if not _done(launcher, overrides, sweep / str(number))
     ]
     if kind == "slurm":
         tell_accounting()
@@ -57,9 +62,10 @@ def submit(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
                 batch = [todo.popleft() for _ in range(len(todo) if kind == "slurm" else 1)]
                 jobs = _submit(queue, launcher, batch)
                 running |= {call[2]: job for call, job in zip(batch, jobs, strict=True)}
-                note_submitted(sweep, {call[2]: _note(job) for call, job in zip(batch, jobs, strict=True)})
+                note_submitted(sweep, {call[2]: _note(job, kind) for call, job in zip(batch, jobs, strict=True)})
             if not wait:
-                log.info("%d jobs submitted; see salrun status %s", len(running), sweep)
+                noun = "job" if len(running) == 1 else "jobs"
+                log.info("%d %s submitted; see salrun status %s", len(running), noun, shown(sweep))
                 break
             time.sleep(POLL[kind])
             running = watch.still_running(running, waiting=len(todo))
@@ -68,7 +74,21 @@ def submit(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
             ids = {str(job.job_id).partition("_")[0] for job in running.values()}
             log.warning("the jobs stay in the queue; to end them: scancel %s", " ".join(sorted(ids)))
         raise
-    return [JobReturn(overrides=call[0], status=JobStatus.COMPLETED) for call in calls]
+    return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
+
+
+def _done(launcher: Any, overrides: Sequence[str], folder: Path) -> bool:
+    """Whether this very job was done before."""
+    if read_facts(folder).get("status") != "done":
+        return False
+    cfg = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
+    with open_dict(cfg):
+        del cfg["hydra"]
+    try:
+        config = check(cfg)
+    except SalrunError:  # the job will say it
+        return False
+    return finished(folder, config, code_of(config))
 
 
 def executor(kind: str, params: dict[str, Any]) -> Any:
@@ -91,8 +111,8 @@ def _submit(queue: Any, function: Any, calls: list[tuple]) -> list[Any]:
         raise SalrunError(f"the queue did not take the jobs: {str(fault).strip().splitlines()[-1]}") from fault
 
 
-def _note(job: Any) -> dict[str, Any]:
-    return {"id": str(job.job_id), "log": str(job.paths.stderr)}
+def _note(job: Any, kind: str) -> dict[str, Any]:
+    return {"id": str(job.job_id), "kind": kind, "log": str(job.paths.stderr)}
 
 
 def tell_accounting() -> None:
@@ -125,7 +145,7 @@ class Watch:
             states[state.lower()] += 1
             if state == "ENDED" or self._lost(number, state):
                 if state != "ENDED":
-                    ended[number] = {**_note(job), "ended": GONE[self.kind] if state == "GONE" else state}
+                    ended[number] = {**_note(job, self.kind), "ended": GONE[self.kind] if state == "GONE" else state}
             else:
                 left[number] = job
         if ended:

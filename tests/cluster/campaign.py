@@ -23,7 +23,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from salrun.store.leases import gone
@@ -48,7 +49,8 @@ class Round:
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def submit(self, *words: str) -> None:
-        """Jobs that stay in the queue when this returns."""
+        """Jobs that stay in the queue when this returns, and do not end before they are hit."""
+        self.place.hold.touch()
         self.place.run(*self.place.sweep(self.launcher, "hydra.launcher.wait=false", *words))
 
     def queue(self) -> dict[int, str]:
@@ -77,8 +79,29 @@ class Round:
             until(lambda: len(self.running()) >= n)
             time.sleep(self.dice.random() * 15)
             return self.running()
-        until(lambda: len(self.place.at_work()) >= n)
-        return self.place.at_work()
+        until(lambda: len(self.at_work()) >= n)
+        return self.at_work()
+
+    def at_work(self) -> list[int]:
+        """Jobs that wait for the hold to go; a requeued one may still do so while it is pending again: not that one."""
+        there = self.place.at_work()
+        return there if self.slurm is None else [n for n in self.running() if n in there]
+
+    def ended(self) -> bool:
+        """Whether no job is in the queue; one that Slurm holds after a refused launch is let go."""
+        assert self.slurm is not None
+        states, names = self.queue(), self.names()
+        for n in (n for n, state in states.items() if state == "PENDING"):
+            self.slurm.answer("scontrol", "release", names[n])
+        return not any(state in ACTIVE for state in states.values())
+
+    def die(self) -> None:
+        """Every process of the sweep's jobs ends, as on a machine that does."""
+        mine = str(self.place.sweeps[-1]).encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if mine in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
     def attempts(self) -> dict[int, int]:
         return {n: self.place.facts(n).get("attempts", 0) for n in range(self.place.jobs)}
@@ -98,7 +121,7 @@ class Round:
         place = self.place
         place.hold.unlink(missing_ok=True)
         if self.slurm is not None:
-            until(lambda: not any(state in ACTIVE for state in self.queue().values()), seconds=900)
+            until(self.ended, seconds=900)
             time.sleep(1)
         for _ in range(3):
             if f"{place.jobs} done" in (said := self.status()):
@@ -145,7 +168,6 @@ def _back_in_the_queue(trial: Round, hit: Callable[[str], None]) -> int:
 
 def timed_out(trial: Round) -> int:
     """Three minutes are all that a job gets: warned before its end, it goes on in another three."""
-    trial.place.hold.touch()
     # Slurm may warn a minute early, and a job that is not ready to hear it dies.
     trial.submit("hydra.launcher.timeout_min=3", "hydra.launcher.signal_delay_s=60")
     until(lambda: min(trial.attempts().values()) >= 2, seconds=500)
@@ -154,15 +176,17 @@ def timed_out(trial: Round) -> int:
 
 
 def node_down(trial: Round) -> int:
-    """The node goes down under its jobs, and comes back; then it is drained, and comes back."""
+    """The node dies under its jobs, and comes back; then it is drained, and comes back."""
     trial.submit()
     node = f"nodename={socket.gethostname()}"
     victims = trial.some_at_work(1)
     trial.order("scontrol", "update", node, "state=down", "reason=campaign")
+    trial.die()
     until(lambda: not trial.running(), seconds=120)
     said = trial.status()
     assert "failed" not in said, said
-    trial.order("scontrol", "update", node, "state=resume")
+    assert trial.slurm is not None
+    trial.slurm.answer("scontrol", "update", node, "state=resume")  # it may have come back by itself (ReturnToService)
     trial.some_at_work(1)
     trial.order("scontrol", "update", node, "state=drain", "reason=campaign")
     trial.place.hold.unlink()
@@ -175,13 +199,13 @@ def node_down(trial: Round) -> int:
 
 
 def cancelled(trial: Round) -> int:
-    """`scancel` of half of the jobs, some at work and some that wait."""
+    """`scancel` of half of the jobs, some at work and some that wait; those Slurm forgets at once."""
     trial.submit()
     trial.some_at_work(1)
     victims = trial.dice.sample(sorted(trial.names()), trial.place.jobs // 2)
     trial.order("scancel", *(trial.names()[n] for n in victims))
     until(lambda: all(trial.queue()[n] not in ACTIVE for n in victims), seconds=120)
-    until(lambda: trial.status().count("CANCELLED") >= len(victims), seconds=60)
+    until(lambda: f"{len(victims)} failed" in trial.status(), seconds=60)
     trial.place.hold.unlink(missing_ok=True)
     until(lambda: not any(state in ACTIVE for state in trial.queue().values()), seconds=600)
     said = trial.status()
@@ -313,7 +337,8 @@ def main(argv: list[str] | None = None) -> int:
     serial_of(work)
     shutil.rmtree(work / "slurm", ignore_errors=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the daemons end too
-    with one_node_slurm(work / "slurm") as slurm:
+    of_slurm = any("ray" not in attack.__name__ for attack, _ in todo)
+    with one_node_slurm(work / "slurm") if of_slurm else nullcontext() as slurm:
         for attack, number in todo:
             row = one_round(attack, number, given.seed, work / f"{attack.__name__}-{number}", slurm)
             rows = [*(old for old in rows if old["round"] != row["round"]), {k: str(v) for k, v in row.items()}]
@@ -325,7 +350,7 @@ def main(argv: list[str] | None = None) -> int:
     found = [of_attack(attack, [r for r in rows if r["attack"] == attack.__name__]) for attack in ATTACKS]
     print(f"{sum(int(r['kills']) for r in rows)} kills, {sum(bool(r['fault']) for r in rows)} rounds with a fault")
     if given.record:
-        record([f for f in found if f.tried], RESULTS)
+        record([replace(f, trial=f"{f.trial}, seed {given.seed}") for f in found if f.tried], RESULTS)
     return 1 if any(row["fault"] for row in rows) else 0
 
 

@@ -29,7 +29,7 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         yield daemons
 
 
-@pytest.mark.parametrize("attack", [campaign.requeue, campaign.ray_worker])
+@pytest.mark.parametrize("attack", [campaign.requeue, campaign.cancelled, campaign.ray_worker])
 def test_a_round_leaves_nothing_wrong(
     attack: Callable[[campaign.Round], int], folder: Path, request: pytest.FixtureRequest
 ) -> None:

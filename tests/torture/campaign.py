@@ -96,6 +96,7 @@ VALUES = [
     *("glob(*)", "int(3.5)", "range(3)", "choice(1,2)", "interval(0,1)", "shuffle([1,2])", "${nothing}", "${seed}"),
     *("${oc.env:NOTHING}", "[1,[2,[3]]]", "{a: {b: c}}", "../../x", "/dev/null", "/", "~", "ä漢", "x" * 5000, "[null]"),
     *("'a\\nb'", "0x10", "1_000", "{_target_: os.getcwd}", "[nan]", "{1: 2}", "on", "salrun", "???", "[${seed}]"),
+    *("range(0,1000000000)", "range(3,1)", "range(0,inf)"),
 ]
 FREE = ("hydra", "metrics.pafl.variants")  # where any name is a name
 
@@ -305,14 +306,23 @@ READERS = [
 ]
 
 
+SWEEP = {
+    "multirun.yaml": "hydra: {overrides: {task: [+experiment=smerf_simple_fr, 'seed=0,1']}}",
+    "jobs.json": '{"0": {"id": "4711", "kind": "local"}, "1": {"ended": "TIMEOUT"}}',
+}
+
+
 def damaged_run(dice: random.Random, number: int, folder: Path) -> Attack:
-    """One file of one of two runs, and a verb that reads them."""
+    """One file of one of two runs or of a sweep, and a verb that reads them."""
     run, home = whole_run(folder), folder / "runs"
     shutil.rmtree(home, ignore_errors=True)
-    for name in ("bad", "good"):
+    for name in ("bad", "good", "sweep/0"):
         shutil.copytree(run, home / "outputs" / name)
+    sweep = [home / "outputs" / "sweep" / name for name in SWEEP]
+    for path in sweep:
+        path.write_text(SWEEP[path.name])
     files = sorted(p for p in (home / "outputs" / "bad").rglob("*") if p.is_file() and p.suffix != ".png")
-    victim = dice.choice([*files, *[p for p in files if p.suffix in (".json", ".parquet", ".csv")] * 3])
+    victim = dice.choice([*files, *[p for p in files if p.suffix in (".json", ".parquet", ".csv")] * 3, *sweep * 5])
     if dice.random() < 0.1:
         how = "missing"
         victim.unlink()
@@ -523,7 +533,7 @@ def main(argv: list[str] | None = None) -> int:
     for f in told:
         print(f"{f.trial}: {f.failed} of {f.tried} failed; {f.detail}")
     if given.record:
-        record([replace(f, detail=f"seed {given.seed}: {f.detail}") for f in told], RESULTS)
+        record([replace(f, trial=f"{f.trial}, seed {given.seed}") for f in told], RESULTS)
     return 1 if sum(map(Counter.total, counts.values())) else 0
 
 

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import csv
 import ctypes
+import gc
 import html.parser
 import importlib
 import json
@@ -42,6 +43,7 @@ import torch
 
 import salrun
 from salrun.cli import main as cli
+from salrun.config.compose import compose_config
 from salrun.errors import SalrunError
 from salrun.models import recipe
 from salrun.models.checkpoint import read_card
@@ -218,12 +220,14 @@ def die_with_parent() -> None:
 
 
 def warm_up() -> None:
-    """Import everything once, before the first fork; nothing is computed here, so no thread is running."""
+    """Import and parse everything once, before the first fork; nothing is computed here, so no thread is running."""
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(salrun.__path__, "salrun."):
         if "torchvision" not in module.name:
             importlib.import_module(module.name)
-            sources._source(module.name)  # keys hash the sources: an editor at work must not change them half-way
+            sources._imports(module.name)  # keys hash the sources: an editor at work must not change them half-way
+    compose_config(WITH_FIGURES)  # the parsers learn their grammar
+    gc.freeze()  # else the first collection of every life copies all of this
 
 
 def run_of(folder: Path) -> Path:

@@ -295,3 +295,14 @@ def test_a_sweep_hands_its_folder_over_quoted(name: str, tmp_path: Path, monkeyp
     assert sweep_module.sweep(read_command(["-m", "seed=0,1"])) == 0
     folder = str(typed_value(handed, "hydra.sweep.dir"))
     assert Path(folder).parent == tmp_path / name / "outputs" / "sweeps"
+
+
+def test_a_setting_that_only_the_swept_experiments_have_is_told_how_to_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the command does
+    words = ["-m", "+experiment=smerf_simple_fr,smerf_simple_nr", "dataset.n_per_bucket=1"]
+    with pytest.raises(SalrunError, match=r"with what is swept: write 'dataset.n_per_bucket=choice\(1\)'"):
+        sweep_module.sweep(read_command(words))
+    assert sweep_module._as_swept("Could not override 'seed'.", read_command(["-m"])) == "Could not override 'seed'."

@@ -183,6 +183,11 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "methods=glob(*)"], "'methods=glob(*)' is a sweep: add -m"),
     (["-m", SMERF, "seed=glob(*)"], "'seed=glob(*)' matches nothing"),
     (["-m", SMERF, "tile=interval(1,2)"], "'tile=interval(1,2)' has no end: name the values"),
+    (["-m", SMERF, "seed=range(0,1000000000)"], "'seed=range(0,1000000000)' must have an end"),
+    (["-m", SMERF, "seed=shuffle(range(0,inf))"], "'seed=shuffle(range(0,inf))' must have an end"),
+    (["-m", SMERF, "seed=range(0,9,0)"], "'seed=range(0,9,0)' must have an end"),
+    (["-m", SMERF, "seed=range(0,1000)", "tile=range(1,1001)"], "a sweep of 1,000,000 jobs; at most 100,000"),
+    (["-m", SMERF, "seed=range(3,1)"], "'seed=range(3,1)' has no values"),
     (
         [SMERF, "hydra.run.dir=${nothing}"],
         "cannot apply 'hydra.run.dir=${nothing}': Interpolation key 'nothing' not found",

@@ -55,6 +55,17 @@ def test_a_sweep_that_still_starts_jobs_is_watched(days, monkeypatch, capsys) ->
     assert "1 missing" in capsys.readouterr().out
 
 
+def test_jobs_of_a_sweep_are_told_in_their_order(tmp_path: Path) -> None:
+    task = "    - +experiment=e\n    - seed=0,1,2,3,4,5,6,7,8,9,10\n"
+    (tmp_path / "multirun.yaml").write_text(f"hydra:\n  overrides:\n    task:\n{task}")
+    for name in ("10", "2", "alone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text('{"status": "done", "experiment": "e"}')
+    jobs = module.jobs_below([tmp_path])
+    assert [job.folder.name for job in jobs] == ["alone", *map(str, range(11))]
+    assert [job.folder.name for job in jobs if job.state == "done"] == ["alone", "2", "10"]
+
+
 @pytest.mark.parametrize("every", ["0", "-1", "nan", "x"])
 def test_how_often_is_a_number_of_seconds(every, capsys) -> None:
     assert run(["status", "outputs", "--watch", f"--every={every}"]) == 2

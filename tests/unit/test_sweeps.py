@@ -19,6 +19,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from salrun.cli import main as cli
 from salrun.config.catalogue import conf_dir, names
 from salrun.errors import SalrunError
 from salrun.results.record import code_of, record_failure
@@ -262,6 +263,71 @@ def test_a_requeued_job_is_at_work_while_it_ends_and_until_it_begins_again(tmp_p
         assert (job.state, job.reason) == ("running", f"in the queue: {state}")
     assert sweeps.job_in(run, queue={"7_0": "FAILED"}).state == "failed"
     assert sweeps.job_in(run).state == "failed"
+
+
+def test_a_job_that_is_cancelled_before_it_begins_has_failed(tmp_path: Path) -> None:
+    """Slurm forgets such a task of an array at once; where it does not answer, nobody knows."""
+    sweep, ids = make_sweep(tmp_path / "s", "missing", "missing"), ("7_0", "7_1")
+    sweeps.note_submitted(sweep, {n: {"id": name, "kind": "slurm"} for n, name in enumerate(ids)})
+    jobs = sweeps.jobs_of(sweep, {"7_0": "PENDING"})
+    told = [(job.state, job.reason) for job in jobs]
+    assert told == [("missing", "in the queue: PENDING"), ("failed", "never began: it left the queue")]
+    assert sweeps.job_in(sweep / "1", "", {"id": "7_1", "kind": "slurm"}, None).state == "missing"
+    assert sweeps.job_in(sweep / "1", "", {"id": "4711", "kind": "local"}, {}).state == "missing"
+
+
+def test_of_two_submissions_the_later_counts(tmp_path: Path) -> None:
+    """A job that was cancelled is submitted again: its run.json still has the number of the first time."""
+    dead = {"host": socket.gethostname(), "pid": 2**22 + 1}
+    again = {"id": "9_0", "kind": "slurm"}
+    for number, status in enumerate(("running", "failed", "interrupted")):
+        run = run_folder(tmp_path / str(number), status=status, queue="7_0", **dead)
+        for state in ("PENDING", "RUNNING"):
+            job = sweeps.job_in(run, "", again, {"7_0": "CANCELLED", "9_0": state})
+            assert job.state == "running" and state in job.reason
+        assert sweeps.job_in(run, "", again, {"7_0": "CANCELLED", "9_0": "CANCELLED"}).state == "failed"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"0": 3}', "[" * 5000])
+def test_garbled_notes_of_a_launcher_are_no_notes(tmp_path: Path, text: str) -> None:
+    sweep = make_sweep(tmp_path / "s", "done", "missing")
+    (sweep / "jobs.json").write_text(text)
+    assert [job.state for job in sweeps.jobs_of(sweep, {})] == ["done", "missing"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "\0", "{", "hydra: 3", "hydra: {overrides: {task: [3]}}", "a: &a [*a]"]
+)
+def test_a_sweep_whose_file_is_damaged_is_named_and_hides_nothing(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = make_sweep(tmp_path / "a", "done", "done"), make_sweep(tmp_path / "b", "done", "missing")
+    (bad / "multirun.yaml").write_text(text)
+    (job,) = sweeps.jobs_of(bad)
+    assert job.state == "failed" and "multirun.yaml is damaged" in job.reason
+    assert cli.run(["status", str(tmp_path)]) == 0
+    assert "3 done, 1 failed, 1 missing" in capsys.readouterr().err
+    words = ["+experiment=e", "seed=0,1"]
+    assert sweeps.interrupted_sweep(tmp_path, words) == good
+    (bad / "multirun.yaml").write_text(f"{words}: [")  # it has the words, and cannot be parsed
+    assert sweeps.interrupted_sweep(tmp_path, words) == good
+
+
+def test_a_job_whose_config_cannot_be_read_is_not_finished(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "r", status="done", code="c", made=["run.json"])
+    for text, finished in (("a: 1\n", True), ("a: [", False), ("3", False)):
+        (run / "config.yaml").write_text(text)
+        assert sweeps.finished(run, {"a": 1}, "c") is finished
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "done"])
+def test_a_job_that_was_submitted_again_is_at_work_whatever_became_of_it_before(tmp_path: Path, status: str) -> None:
+    dead = {"host": socket.gethostname(), "pid": 2**22 + 1}
+    run = run_folder(tmp_path / "r", status=status, queue="7_0", **dead)
+    for state in ("PENDING", "RUNNING"):
+        job = sweeps.job_in(run, "", {"id": "8_0", "kind": "slurm"}, {"7_0": "FAILED", "8_0": state})
+        assert (job.state, job.reason, job.at_work) == ("running", f"in the queue: {state}", True)
+    assert not sweeps.job_in(run, "", {"id": "8_0", "kind": "slurm"}, {"7_0": "FAILED"}).at_work
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +46,22 @@ def test_what_a_part_raises_names_it_and_its_file(body: str, told: str, tmp_path
     assert str(raised.value).startswith(f"method 'odd' {told}")
     assert str(raised.value).endswith(f"({tmp_path / 'odd_part.py'}, line 9)")
     assert "\n" not in str(raised.value)
+
+
+def handler(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handles", [signal.default_int_handler, handler])
+def test_ctrl_c_while_a_part_is_at_work_is_no_fault_of_the_part(handles: Any, tmp_path: Path) -> None:
+    part = odd(tmp_path, METHOD, "import signal; signal.raise_signal(signal.SIGINT)")
+    before = signal.signal(signal.SIGINT, handles)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised, named("method 'odd'"):
+            part(None, images(), None, None, None)  # type: ignore[operator]
+        assert users_fault(raised.value) is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("body", "told"), MAPS.values(), ids=MAPS)
