@@ -21,9 +21,10 @@ from salrun.models.verification import check_fit
 from salrun.pipeline.build import Cell, build
 from salrun.pipeline.conclusions import conclude_once
 from salrun.pipeline.facts import cell_table, run_facts
+from salrun.pipeline.heap import keep_freed_memory
 from salrun.pipeline.measured import Measured
-from salrun.pipeline.numerics import Numerics, measure, refuse_large
-from salrun.pipeline.plan import Line, Plan, judged, plan
+from salrun.pipeline.numerics import Numerics, measure, probe_seconds, refuse_large
+from salrun.pipeline.plan import Line, Plan, duration, judged, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
 from salrun.pipeline.telling import tell
 from salrun.progress import watched
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 log_of_models = logging.getLogger("salrun.models")  # how a model came to be: with verbose=true, and in run.log
 
 LONG = 60.0  # seconds: a run expected to take longer says so first
+PATIENCE = 60.0  # seconds: a plan does not take a longer probe of `numerics`
 MAP_BUDGET = 4 << 30  # bytes: `keep_maps=auto` stores the raw maps up to this
 
 
@@ -52,6 +54,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
     with RunRecord(out, overrides, **about, shard=config["shard"] or "0/1", code=code_of(config)) as record:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
         settle_numerics(config)
+        keep_freed_memory()
         cell = build(config)
         loggers = trackers(config)
         with record.stage("data"):
@@ -151,16 +154,25 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
     else:
         model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
     stages = Stages(cell, {OWN: model})
-    cost = plan(cell, stages, work)
-    if not training:
-        numerics = measure(cell, stages)
-        refuse_large(cell, numerics)
-        cost = replace(cost, numerics=numerics.line())
-    elif cell.numerics != "exact":
-        cost = replace(cost, numerics=f"numerics={cell.numerics}: its effect is measured once the model is trained")
+    cost = replace(plan(cell, stages, work), numerics=foretold(cell, stages, trained=not training))
     if training:
         cost.lines.insert(0, Line("model", "training (not in the store)", training, 0, 1, cost.lines[0].rate))
     return cost
+
+
+def foretold(cell: Cell, stages: Stages, trained: bool) -> str:
+    """What half precision does, for the plan: measured or known to the store, unless the probe would take long."""
+    if cell.numerics == "exact":
+        return ""
+    later = f"numerics={cell.numerics}: its effect is measured"
+    if not trained:
+        return f"{later} once the model is trained"
+    seconds = probe_seconds(cell, stages)
+    if seconds > PATIENCE:
+        return f"{later} when the run starts (about {duration(seconds * (1 + len(cell.others)))})"
+    numerics = measure(cell, stages)
+    refuse_large(cell, numerics)
+    return numerics.line()
 
 
 class Progress:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from salrun.config.parts import MethodPart, MetricPart, method_part
 from salrun.errors import SalrunError
 from salrun.metrics.common import wide
 from salrun.metrics.correlation import pearson, spearman
 from salrun.pipeline.build import Cell
-from salrun.pipeline.stages import Stages, Tile, explains_again, tiles
+from salrun.pipeline.plan import Plan, plan
+from salrun.pipeline.stages import OWN, Stages, Tile, explains_again, tiles
+from salrun.progress import watched
 
 SHIFT, RANK, CORRELATION = 0.1, 0.98, 0.999  # the bounds: at most, at least, at least
 LEAST, SHARE = 16, 64  # images of the probe: so many, or one in so many
@@ -138,16 +142,50 @@ def measure(cell: Cell, stages: Stages) -> Numerics:
     """Score the probe exactly and as the run would."""
     effects: list[Effect] = []
     if cell.numerics != "exact":
-        exact = Stages(replace(cell, numerics="exact", compile="off"), stages.models, stages.keep_maps)
-        exact.halved = stages.halved
+        exact = _exactly(cell, stages)
         images = Tile(-1, tuple(probe(cell)))
-        with cell.store.lease("tiles", exact.tile_key(images), "probe of numerics"):
+        with cell.store.lease("tiles", exact.tile_key(images), "probe of numerics"), _bar(cell, exact, stages):
             for role in stages.models:
                 effects += [*_score_effects(cell, exact, stages, role), *_map_effects(cell, exact, stages, role)]
     copies = stages.copies()
     dtype = next((copy.computes_in for copy in copies.values() if copy.reduced), cell.precision)
     steps = {name: list(copy.steps) for name, copy in copies.items()}
     return Numerics(cell.numerics, cell.precision, dtype, steps, effects)
+
+
+def probe_seconds(cell: Cell, stages: Stages) -> float:
+    """How long `measure` will take on this device, beside what the store has."""
+    return sum(cost.seconds for cost in _costs(cell, _exactly(cell, stages), stages))
+
+
+def _exactly(cell: Cell, stages: Stages) -> Stages:
+    """The same stages without half precision."""
+    exact = Stages(replace(cell, numerics="exact", compile="off"), stages.models, stages.keep_maps)
+    exact.halved = stages.halved
+    return exact
+
+
+def _costs(cell: Cell, exact: Stages, fast: Stages) -> list[Plan]:
+    """What is still to be done for the probe's scores and maps, exactly and fast."""
+    work: list[tuple[list[Tile], list[MethodPart], list[MetricPart]]] = []
+    if metrics := _scored_twice(cell, fast):
+        work.append((tiles(probe(cell), cell.tile), _chosen(cell, fast), metrics))
+    for kind, tile in _compared(cell).items():
+        if parts := _made_twice(cell, fast, kind):
+            work.append(([tile], parts, []))
+    others = {role: recipe for role, recipe in cell.others.items() if role in fast.models}
+    asked = [(replace(cell, methods=parts, metrics=metrics, others=others), some) for some, parts, metrics in work]
+    return [plan(part, stages, some) for part, some in asked for stages in (exact, fast)]
+
+
+@contextmanager
+def _bar(cell: Cell, exact: Stages, fast: Stages) -> Iterator[None]:
+    """A bar of the images that go through the models for the probe."""
+    total = round(sum(cost.passes for cost in _costs(cell, exact, fast)))
+    with tqdm(total=total, desc="probe of numerics", unit="pass", unit_scale=True, disable=None) as bar:
+        with watched(bar.update):
+            yield
+        bar.update(max(0, total - bar.n))  # backward passes
 
 
 def refuse_large(cell: Cell, numerics: Numerics) -> None:
@@ -175,8 +213,8 @@ def _spaced(ids: Sequence[str], n: int) -> list[str]:
 
 def _score_effects(cell: Cell, exact: Stages, fast: Stages, role: str) -> Iterator[Effect]:
     """Of every score of the metrics that run the model."""
-    metrics = [metric for metric in cell.metrics if _runs_model(cell, fast, metric)]
-    if not metrics or not fast.inference(role).reduced:
+    metrics = _scored_twice(cell, fast, role)
+    if not metrics:
         return
     parts, planned = _chosen(cell, fast), len(cell.dataset.explained())
     truth, found = (_scores(stages, probe(cell), role, parts, metrics) for stages in (exact, fast))
@@ -187,14 +225,30 @@ def _score_effects(cell: Cell, exact: Stages, fast: Stages, role: str) -> Iterat
 
 def _map_effects(cell: Cell, exact: Stages, fast: Stages, role: str) -> Iterator[Effect]:
     """Of every method that would explain a copy in half precision."""
-    for kind, images in COMPARED.items():
-        tile = Tile(-1, tuple(_spaced(cell.dataset.explained(), images)))
-        for part in cell.methods:
-            if getattr(part.method, kind) and getattr(fast.network_of(role, part), "reduced", False):
-                a, b = (stages.map(stages.open(tile, role), part).flatten(1) for stages in (exact, fast))
-                yield Effect(role, part.name, images=len(a), correlation=float(_agreement(a, b, pearson).min()))
+    for kind, tile in _compared(cell).items():
+        for part in _made_twice(cell, fast, kind, role):
+            a, b = (stages.map(stages.open(tile, role), part).flatten(1) for stages in (exact, fast))
+            yield Effect(role, part.name, images=len(a), correlation=float(_agreement(a, b, pearson).min()))
     exact.close()
     fast.close()
+
+
+def _compared(cell: Cell) -> dict[str, Tile]:
+    """The images whose maps are made twice, by the kind of method."""
+    ids = cell.dataset.explained()
+    return {kind: Tile(-1, tuple(_spaced(ids, images))) for kind, images in COMPARED.items()}
+
+
+def _made_twice(cell: Cell, fast: Stages, kind: str, role: str = OWN) -> list[MethodPart]:
+    """The methods of a kind that would explain a copy in half precision."""
+    parts = [part for part in cell.methods if getattr(part.method, kind)]
+    return [part for part in parts if getattr(fast.network_of(role, part), "reduced", False)]
+
+
+def _scored_twice(cell: Cell, fast: Stages, role: str = OWN) -> list[MetricPart]:
+    """The metrics that would run a copy in half precision."""
+    metrics = [metric for metric in cell.metrics if _runs_model(cell, fast, metric)]
+    return metrics if metrics and fast.inference(role).reduced else []
 
 
 def _runs_model(cell: Cell, stages: Stages, metric: MetricPart) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from salrun.results.tables import NUMERICS
 from salrun.store.entries import Store, canonical, key_of
 from salrun.store.sources import source_of
 from salrun.types import Method, Metric, Score
+from tests.unit.test_plan import Bar
 
 WORDS = (
     *("dataset=textbox", "reasoning=simple_nr", "model=smerf_simple", "methods=[gradient,edge]", "device=cpu"),
@@ -437,3 +439,42 @@ def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixtur
     run_plan = pipeline.run(config(tmp_path, "numerics=fast", "plan=true"), tmp_path / "plan")
     assert json.loads((run_plan / "run.json").read_text())["planned_only"]
     assert capsys.readouterr().out.splitlines()[-1].startswith("numerics=fast: bfloat16; on a probe of 6 images")
+
+
+def test_a_plan_does_not_wait_for_a_long_probe(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes what the store has; the rest, where it would take longer than its patience, is left to the run."""
+    monkeypatch.setattr(pipeline, "PATIENCE", 0.0)
+    words = ("numerics=fast", "methods=[gradient,edge,rise]", "methods.rise.n_masks=20")
+
+    def planned(name: str) -> str:
+        capsys.readouterr()
+        pipeline.run(config(tmp_path, *words, "plan=true"), tmp_path / name)
+        return capsys.readouterr().out.splitlines()[-1]
+
+    told = planned("before")
+    assert re.fullmatch(r"numerics=fast: its effect is measured when the run starts \(about \d+ s\)", told)
+    assert not list((tmp_path / "store").glob("scores/*")), "nothing of the probe was computed"
+    measured = run(tmp_path, "run", *words).facts["deviations"]
+    assert planned("after") in measured, "it is known now"
+
+
+def test_the_probe_shows_how_far_it_is(exact: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Bar] = []
+
+    def bar(**options: Any) -> Bar:
+        bars.append(Bar(**options))
+        return bars[-1]
+
+    monkeypatch.setattr(numerics_module, "tqdm", bar)
+    rise = method_part("rise", {"n_masks": 20})
+    stages = turned(exact, tmp_path, methods=[*exact.cell.methods, rise], tile=2)
+    measure(stages.cell, stages)
+    again = turned(exact, tmp_path, methods=[*exact.cell.methods, rise], tile=2)
+    measure(again.cell, again)
+    first, second = bars
+    passes = exact.cell.metrics[0].metric.passes(exact.models["model"], exact.cell.dataset.shape)
+    least = 2 * (2 * 6 * passes + 2 * 20)  # exactly and fast: two methods on six images, RISE on two
+    assert first.n == first.total >= least and len(first.moves) > 10
+    assert second.total == 0, "the store has it"

@@ -63,6 +63,10 @@ class Bar:
     def update(self, n: float) -> None:
         self.moves.append(n)
 
+    @property
+    def n(self) -> float:
+        return sum(self.moves)
+
 
 def test_a_watcher_is_told_of_all_that_is_done_in_pieces() -> None:
     seen: list[int] = []
