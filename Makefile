@@ -32,14 +32,14 @@ shell: $(VENV)/.quick ## a shell in which `salrun` is found
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-bash}
 
 test: $(STAMP) ## the whole test suite, but for the launchers
-	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore=tests/cluster
+	$(BIN)/python -m pytest -rfEs -n 2 --dist worksteal --durations 20 --ignore=tests/cluster
 
 $(VENV)/.cluster: $(STAMP)
 	$(INSTALL) '.[dev,peers,cluster,ray]'
 	touch $(VENV)/.cluster
 
 test-cluster: $(VENV)/.cluster ## sweeps on joblib, processes, Ray and a Slurm of its own, with kills
-	$(BIN)/python -m pytest -rs tests/cluster
+	$(BIN)/python -m pytest -rfEs tests/cluster
 
 EXTRAS = dev,peers,tensorboard,mlflow,wandb,huggingface,timm,notebook,docs
 
@@ -48,7 +48,7 @@ $(VENV)/.extras: $(STAMP)
 	touch $(VENV)/.extras
 
 test-extras: $(VENV)/.extras ## trackers, the Hugging Face hub's data, the notebook and the docs site, with their packages
-	$(BIN)/python -m pytest -rs -n 2 --dist worksteal tests/extras
+	$(BIN)/python -m pytest -rfEs -n 2 --dist worksteal tests/extras
 
 docs: $(VENV)/.extras ## the docs as a site: build/site/index.html (strict: a broken link fails)
 	$(BIN)/python -m mkdocs build --strict
@@ -58,11 +58,11 @@ LOOK_FOR = Look for: maps and scores as on the CPU (off by < 1e-4, < 1e-3); bflo
 
 test-cuda: $(STAMP) ## the tests that need a CUDA device; skipped, with the reason, where there is none
 	@echo '$(LOOK_FOR)'
-	$(BIN)/python -m pytest -rs -s -n 0 -m cuda tests/unit
+	$(BIN)/python -m pytest -rfEs -s -n 0 -m cuda tests/unit
 
 test-mps: $(STAMP) ## the same on an Apple GPU (float16, not compiled)
 	@echo '$(LOOK_FOR)'
-	$(BIN)/python -m pytest -rs -s -n 0 -m mps tests/unit
+	$(BIN)/python -m pytest -rfEs -s -n 0 -m mps tests/unit
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -27,13 +27,16 @@ from typing import Any
 import pandas as pd
 from leaderboard import leaderboard
 from omegaconf import OmegaConf
+from scipy import stats
 
+from salrun.papers.against_print import NAME, against_print, printed_numbers
 from salrun.papers.court_pages import write_pages
 from salrun.papers.evidence import published
 from salrun.papers.frozen import frozen
 from salrun.papers.smerf.terms import SETTINGS
+from salrun.papers.style import save
 from salrun.papers.transformers import write_page
-from salrun.results.claims import NOT_TESTED, headline
+from salrun.results.claims import ENOUGH, NOT_TESTED, headline
 from salrun.results.kept import keep as keep_run
 from salrun.results.kept import without_machine
 from salrun.results.run import Run
@@ -43,7 +46,7 @@ from salrun.sweep.collect import collect_runs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
-TRAINING_IMAGES = {"tomsett_cnn": 45_000, "mnist_cnn": 55_000}
+TRAINING_IMAGES = {"tomsett_cnn": 45_000, "cifar10_vit": 45_000, "mnist_cnn": 55_000}
 WORDS = "judge [CAMPAIGN ..] | evidence RUN CAMPAIGN/NAME | keep RUN NAME [FIGURE ..]"
 COURT = "court"  # docs/results/court: runs with a ladder, judged together
 TRANSFORMERS = "transformers"  # docs/results/transformers: SMERF's settings on transformers, judged together
@@ -105,7 +108,7 @@ def judge(folder: Path, docs: Path) -> None:
     if folder.name == TRANSFORMERS:
         return write_page(*transformers(folder), folder)
     shown = re.compile(rf"results/{folder.name}/(\w+)\.png")
-    figures = {name for page in docs.glob("*.md") for name in shown.findall(page.read_text(encoding="utf-8"))}
+    figures = {name for page in docs.glob("*.md") for name in shown.findall(page.read_text(encoding="utf-8"))} - {NAME}
     with tempfile.TemporaryDirectory() as out:
         collect_runs([folder], Path(out))
         for name in figures:
@@ -114,6 +117,26 @@ def judge(folder: Path, docs: Path) -> None:
         for path in [path for path in folder.iterdir() if path.is_file()]:
             path.unlink()
         products(Path(out), folder, sorted(figures))
+    draw_against_print(folder)
+
+
+def draw_against_print(folder: Path) -> None:
+    """against_print.png and .csv where the paper prints numbers; SMERF's with the perfect and the blind map."""
+    claims, parts = folder / "claims.csv", folder / "claim_parts.csv"
+    if not claims.is_file():
+        return
+    numbers = printed_numbers(*(pd.read_csv(path, keep_default_na=False, dtype=str) for path in (claims, parts)))
+    if numbers.empty:
+        return
+    controls: dict[str, dict[str, float]] = {}
+    if (folder / "smerf_pools.csv").is_file():
+        table = _read(folder, "smerf_pools.csv").query("condition == 'plain' and mode == 'code'")
+        for metric, unit in (("pafl", "AFL"), ("piou", "IOU")):
+            part = table[(table["metric"] == metric) & table["method"].isin(["oracle", "all_lit"])]
+            means = part[part["pool"].isin(["simple", "complex"])].groupby(["method", "pool"])["mean"].mean()
+            controls[unit] = {f"{method}, {pool}": mean for (method, pool), mean in means.items()}
+    save(against_print(numbers, controls), numbers, folder / NAME)
+    (folder / f"{NAME}.svg").unlink()
 
 
 def _short(cell: str) -> str:
@@ -260,26 +283,51 @@ def accuracy(folder: Path) -> str:
 
 
 def pools(folder: Path, metric: str, mode: str = "code") -> str:
-    """SMERF: mean and lowest bucket of every method over the simple and the complex settings, beside the published."""
+    """SMERF: mean and lowest bucket of every method over the simple and the complex settings, beside the published.
+
+    Of the models that vote: where there are three beside seed 0, their mean and its interval, else seed 0 alone with an
+    interval over images.
+    """
     table = _read(folder, "smerf_pools.csv").query("condition == 'plain' and metric == @metric and mode == @mode")
-    first = table[table["seed"] == table["seed"].min()]
     columns: dict[str, pd.Series] = {}
     for pool in ("simple", "complex"):
-        part = first[first["pool"] == pool].set_index("method")
-        if part.empty:
+        of = table[table["pool"] == pool]
+        if of.empty:
             continue
-        said = part["mean"].map("{:.3f}".format) + " [" + part["ci_low"].map("{:.3f}".format) + ", "
-        columns[f"{pool} mean [95% CI]"] = said + part["ci_high"].map("{:.3f}".format) + "]"
-        columns[f"{pool} min"] = part["min"]
+        voting = of[of["seed"] > 0]
+        k = voting["seed"].nunique()
+        part = (voting if k >= ENOUGH else of[of["seed"] == of["seed"].min()]).groupby("method", sort=False)
+        mean, low, high = part["mean"].mean(), part["ci_low"].mean(), part["ci_high"].mean()
+        over = f", {k} models" if k >= ENOUGH else ""
+        if k >= ENOUGH:
+            reach = part["mean"].std() / k**0.5 * stats.t.ppf(0.975, k - 1)
+            low, high = mean - reach, mean + reach
+        said = [f"{m:.3f} [{a:.3f}, {b:.3f}]" for m, a, b in zip(mean, low, high, strict=True)]
+        columns[f"{pool} mean [95% CI{over}]"] = pd.Series(said, mean.index)
+        columns[f"{pool} min"] = part["min"].mean()
         if mode == "code":
-            columns[f"{pool} published mean"], columns[f"{pool} published min"] = (
-                part["published_mean"],
-                part["published_min"],
-            )
-        missing = part["images_without_score"]
+            for what in ("mean", "min"):
+                columns[f"{pool} published {what}"] = part[f"published_{what}"].first()
+        missing = part["images_without_score"].sum()
         if missing.any():
             columns[f"{pool} images without score"] = missing
     return markdown(pd.DataFrame(columns).dropna(axis=1, how="all").rename_axis("method").reset_index())
+
+
+def campaigns_beside(folder: Path, metric: str, *others: str) -> str:
+    """SMERF: the mean of every method over the simple and the complex settings, as printed and in several campaigns."""
+    columns: dict[str, pd.Series] = {}
+    for pool in ("simple", "complex"):
+        for name in (folder.name, *others):
+            table = _read(folder.parent / name, "smerf_pools.csv")
+            table = table.query("condition == 'plain' and metric == @metric and mode == 'code' and pool == @pool")
+            if table.empty:
+                continue
+            columns.setdefault(f"{pool}: printed", table.groupby("method")["published_mean"].first())
+            seeds = f" (k = {table['seed'].nunique()})" if table["seed"].nunique() > 1 else ""
+            columns[f"{pool}: {name}{seeds}"] = table.groupby("method")["mean"].mean()
+    shown = pd.DataFrame(columns).map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
+    return markdown(shown.rename_axis("method").reset_index())
 
 
 def checkpoints(folder: Path) -> str:
@@ -369,7 +417,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     f.__name__: f
     for f in (
         *(provenance, commands, accuracy, checkpoints, table, page),
-        *(verdict, claims, readings, verdicts, items, pools, brightness, subsets, leaderboard),
+        *(verdict, claims, readings, verdicts, items, pools, campaigns_beside, brightness, subsets, leaderboard),
     )
 }
 

@@ -69,19 +69,21 @@ def pick(table: pd.DataFrame, **levels: object) -> pd.DataFrame:
 
     What the run lacks makes the claim not testable, and is named.
     """
+    columns, places = table.columns, np.arange(table.shape[1])
     for level, wanted in levels.items():
-        if level not in table.columns.names:
+        if level not in columns.names:
             raise NotTestable(f"needs cells by {level}")
         values = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
-        present = table.columns.get_level_values(level)
+        present = columns.get_level_values(level)
         there = set(present.unique())
         absent = [v for v in values if v not in there]
         if absent:
             raise NotTestable(f"needs {level} {', '.join(map(str, absent))}")
-        table = table.iloc[:, np.flatnonzero(present.isin(values))]
-        if not isinstance(wanted, (list, tuple)) and table.columns.nlevels > 1:
-            table = table.droplevel(level, axis=1)
-    return table
+        chosen = np.flatnonzero(present.isin(values))
+        columns, places = columns[chosen], places[chosen]
+        if not isinstance(wanted, (list, tuple)) and columns.nlevels > 1:
+            columns = columns.droplevel(level)
+    return table.iloc[:, places].set_axis(columns, axis=1)
 
 
 def interval(table: pd.DataFrame, level: float = 0.95) -> tuple[Any, Any]:

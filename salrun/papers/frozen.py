@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib
 import json
+import sys
 from functools import cache
 from importlib import resources
 
@@ -24,8 +25,17 @@ def digest() -> str:
     for name in MODULES:
         package, _, module = name.rpartition(".")
         source = resources.files(importlib.import_module(package)).joinpath(f"{module}.py").read_text(encoding="utf-8")
-        trees.append(ast.dump(ast.parse(source)))
+        trees.append(_written(ast.parse(source)))
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()
+
+
+def _written(tree: ast.AST) -> str:
+    """As Python 3.11 writes it: 3.12 has parameters of types, 3.13 leaves out what is empty."""
+    if sys.version_info >= (3, 13):
+        text = ast.dump(tree, show_empty=True)
+    else:
+        text = ast.dump(tree)
+    return text.replace(", type_params=[]", "")
 
 
 @cache

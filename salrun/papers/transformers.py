@@ -1,11 +1,13 @@
 """The hypotheses of docs/transformers.md, written before the runs, and the tables and the figure of that page.
 
-It reads SMERF's experiments with `arch=vit`, and those with the papers' CNNs beside them: a model is a setting.
+It reads SMERF's experiments with `arch=vit`, and those with the papers' CNNs beside them: a model is a setting. Beside
+these, mosaics of photographs (`+experiment=transformer_grid`): one model each, and its images decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from salrun.results.run import Run
 from salrun.results.tables import markdown, write_csv
 
 METRICS, MODE = ("pafl", "piou"), "paper"
+ON_MOSAICS = ("mass_share", "localisation_auc", "pointing_game")
 CONTROLS = ("oracle", "oracle_tokens", "all_lit", "all_lit_tokens", "edge", "random")
 LINES = [control for control in CONTROLS if control != "edge"]
 ATTENTION = ("attention_last", "attention_rollout", "transformer_relevance", "legrad", "attn_lrp")
@@ -28,6 +31,7 @@ NAMES = LABELS | {
     "attention_rollout": "rollout",
     "transformer_relevance": "relevance",
     "legrad": "LeGrad",
+    "relevance_cvpr": "relevance, CVPR",
     "attn_lrp": "AttnLRP",
     "oracle_tokens": "Oracle, 8x8",
     "all_lit_tokens": "All lit, 8x8",
@@ -57,8 +61,25 @@ def standings(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+def on_mosaics(runs: Sequence[Run]) -> pd.DataFrame:
+    """Per model, metric and method: the mean over mosaics, its standard error, their number."""
+    tables = []
+    for run in runs:
+        scores = run.scores[run.scores["metric"].isin(ON_MOSAICS) & (run.scores["score"] == "")]
+        by = scores.groupby(["metric", "method"], as_index=False)["value"]
+        tables.append(by.agg(mean="mean", error="sem", images="count").assign(model=run.cells["model"].iloc[0]))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def apart(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """(runs on SMERF's settings, runs on mosaics)"""
+    settings = ["dataset.reasoning" in run.cells for run in runs]
+    return list(compress(runs, settings)), [run for run, setting in zip(runs, settings, strict=True) if not setting]
+
+
 def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(standings of the transformers, what they say of every statement)"""
+    runs, grids = apart(runs)
     own = standings(pd.concat([buckets(run) for run in runs], ignore_index=True))
     beside = standings(pd.concat([buckets(run) for run in cnns], ignore_index=True)) if cnns else own.head(0)
     models = {}
@@ -72,6 +93,10 @@ def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.D
         "complex settings": [model for name, model in models.items() if name.startswith("complex")],
         "simple settings": [model for name, model in models.items() if name.startswith("simple")],
     }
+    mosaics = on_mosaics([run for run in grids if run.cells["model"].iloc[0] == ON_PHOTOGRAPHS])
+    if len(mosaics):
+        shares = mosaics[mosaics["metric"] == ON_MOSAICS[0]].set_index("method")
+        pools = {**pools, PHOTOGRAPHS: [{"own": shares}]}
     return own, answers(STATEMENTS, {name: pool for name, pool in pools.items() if pool})
 
 
@@ -105,7 +130,7 @@ def _ranks_alike(tables: Tables) -> Iterator[Part]:
         yield "methods", own[common].rank().corr(cnn[common].rank()) - 0.5, 1 / np.sqrt(len(common) - 1)
 
 
-LIT, EVERY = "all_lit", "every setting"
+LIT, EVERY, PHOTOGRAPHS, ON_PHOTOGRAPHS = "all_lit", "every setting", "photographs", "cifar10_vit"
 STATEMENTS = (
     Statement("V1", "rollout does not find the reasoning", "average", _above([(LIT, "attention_rollout")]), (EVERY,)),
     Statement(
@@ -133,6 +158,26 @@ STATEMENTS = (
     Statement("V6", "token Grad-CAM does not find the reasoning", "average", _above([(LIT, "grad_cam")]), (EVERY,)),
     Statement("V7", "each method has a bucket below .5", "every", _fails_somewhere, ("complex settings",)),
     Statement("V8", "methods rank as on the CNN", "average", _ranks_alike, (EVERY,)),
+    Statement(
+        *("V9", "every method made for transformers puts more on the picture that decides than a random map", "every"),
+        _above([(method, "random") for method in ATTENTION]),
+        (PHOTOGRAPHS,),
+    ),
+    Statement(
+        *("V10", "the two methods that find the reasoning of SMERF's transformers lead here too", "every"),
+        _above([(one, other) for one in ("deeplift_rescale", "integrated_gradients") for other in ATTENTION]),
+        (PHOTOGRAPHS,),
+    ),
+    Statement(
+        *("V11", "relevance puts more on the picture that decides than rollout", "average"),
+        _above([("transformer_relevance", "attention_rollout")]),
+        (PHOTOGRAPHS,),
+    ),
+    Statement(
+        *("V12", "the CVPR rule of relevance puts more there than the ICCV rule", "average"),
+        _above([("relevance_cvpr", "transformer_relevance")]),
+        (PHOTOGRAPHS,),
+    ),
 )
 
 
@@ -146,8 +191,28 @@ def write_page(runs: Sequence[Run], cnns: Sequence[Run], folder: Path) -> None:
     write_csv(folder / "transformers_statements.csv", said)
     pafl = own[own["metric"] == "pafl"]
     save(panels(pafl), pafl, folder / "transformers_pafl")
-    for name, table in {"statements": said, "pafl": by_setting(own, "pafl"), "piou": by_setting(own, "piou")}.items():
+    shown = {"statements": said, "pafl": by_setting(own, "pafl"), "piou": by_setting(own, "piou")}
+    mosaics = on_mosaics(apart(runs)[1])
+    if len(mosaics):
+        write_csv(folder / "transformers_photographs.csv", mosaics)
+        shown["photographs"] = by_model(mosaics)
+    for name, table in shown.items():
         (folder / f"transformers_{name}.md").write_text(markdown(table) + "\n", encoding="utf-8")
+
+
+def by_model(mosaics: pd.DataFrame) -> pd.DataFrame:
+    """Methods x models and metrics, with intervals over mosaics; the transformer's best first, controls below."""
+    reach = 1.96 * mosaics["error"]
+    cells = [f"{mean:.2f} ± {half:.2f}" for mean, half in zip(mosaics["mean"], reach, strict=True)]
+    column = mosaics["model"] + ", " + mosaics["metric"]
+    wide = mosaics.assign(cell=cells, column=column).pivot(index="method", columns="column", values="cell")
+    first = mosaics[(mosaics["model"] == ON_PHOTOGRAPHS) & (mosaics["metric"] == ON_MOSAICS[0])].set_index("method")
+    best = first["mean"].reindex(wide.index).sort_values(ascending=False).index
+    ordered = [*(m for m in best if m not in CONTROLS), *(m for m in CONTROLS if m in wide.index)]
+    columns = [f"{model}, {metric}" for model in mosaics["model"].unique() for metric in ON_MOSAICS]
+    table = wide.loc[ordered, [name for name in columns if name in wide]].fillna("")
+    table.insert(0, "method", [NAMES.get(str(name), str(name)) for name in ordered])
+    return table
 
 
 def by_setting(own: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from salrun.stats.reliability import CELL, SERIES, Direction, rankings, same_for
 
 RANDOM = "random"
 COMPUTED = ("precision", "numerics", "dtype", "tf32")
+BEFORE = {"model.trained_in": {"": "float32"}}  # what runs were like that were made before it was told
 DRAWN = (
     "cell",
     "seed",
@@ -144,8 +145,12 @@ class Comparison:
             said = f"no method leads {under}; {most} does under {_listed(leads[most])}"
         if not self.has_random:
             return said
-        better = sum(all(_verdict(j, m) == "better" for j in self.shown) for m in self.methods)
-        return f"{said}; {better} of {len(self.methods)} better than a random map {under}"
+        better = {j.metric: sum(_verdict(j, m) == "better" for m in self.methods) for j in self.shown}
+        if len(set(better.values())) == 1:
+            counts = f"{next(iter(better.values()))} under {'each metric' if metrics[1:] else metrics[0]}"
+        else:
+            counts = ", ".join(f"{count} under {metric}" for metric, count in better.items())
+        return f"{said}; better than a random map, of {len(self.methods)}: {counts}"
 
     @property
     def notes(self) -> list[str]:
@@ -215,20 +220,26 @@ def compare_runs(runs: Sequence[Run], none: bool = False) -> list[Comparison]:
     if not runs:
         raise SalrunError("a comparison needs the folder of at least one run, got none")
     cells = pd.concat([run.cells.assign(run=n) for n, run in enumerate(runs)], ignore_index=True)
-    cells = cells[cells["role"] == "model"].astype(object).fillna("")
+    cells = cells[cells["role"] == "model"].astype(object).fillna("").replace(BEFORE)
     # Runs made before these were told are of the kind that the others are, where that is one.
     untold = [name for name in COMPUTED if name in cells and len({*cells[name]} - {""}) == 1]
     settings = [name for name in cells if name not in (*DRAWN, *untold, "run")]
     answers = []
     for named, members in cells.groupby(settings, sort=False):
         called = dict(zip(settings, named, strict=True))
-        alike = cells[(cells[NAMED] == [called[name] for name in NAMED]).all(axis=1)]
+        alike, twins = (_shared(cells, called, names) for names in (NAMED, ["dataset", "model"]))
         varying = [name for name in settings if alike[name].nunique() > 1]
+        varying = [*(["experiment"] if twins["experiment"].nunique() > 1 else []), *varying]
         of = [runs[n] for n in dict.fromkeys(members["run"])]
         answers += [c for c in [_comparison(of, members, varying)] if c.methods]
     if not answers and not none:
         raise SalrunError("nothing to compare: no metric of these runs, of which more or less is better, has a score")
     return answers
+
+
+def _shared(cells: pd.DataFrame, called: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
+    """The cells of these names."""
+    return cells[(cells[list(names)] == [called[name] for name in names]).all(axis=1)]
 
 
 def experiment_matrix(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -250,7 +261,7 @@ def _comparison(runs: Sequence[Run], cells: pd.DataFrame, varying: Sequence[str]
     called = cells.iloc[0]
     paper = next((str(run.facts["paper"]) for run in runs if run.facts.get("paper")), "")
     title = str(called["experiment"]) if paper else f"{called['model']} on {called['dataset']}"
-    told = [f"{name.rpartition('.')[2]}={called[name]}" for name in varying if called[name] != ""]
+    told = [f"{name.rpartition('.')[2]}={called[name]}" for name in varying if called[name] not in ("", title)]
     controls = list(dict.fromkeys(name for run in runs for name in run.controls))
     scores = pd.concat([run.scores for run in runs], ignore_index=True)
     rungs = {name for run in runs for name in run.ladders}  # they judge metrics, and are no methods

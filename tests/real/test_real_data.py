@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from salrun.datasets.mnist_tasks import MnistHalves, MnistShapes
 from salrun.datasets.pairs import Pairs
 from salrun.datasets.tinyimagenet import TinyImageNet
 from salrun.errors import SalrunError
-from salrun.models.pretrained import EfficientNetLite0, TorchvisionModel
+from salrun.models.pretrained import EfficientNetLite, TorchvisionModel
 from salrun.types import PRIMARY
 
 pytestmark = pytest.mark.real_data
@@ -101,8 +103,8 @@ def test_pairs_of_real_pictures() -> None:
     assert not set(own) & set(other)
 
 
-def lite0() -> EfficientNetLite0:
-    return EfficientNetLite0(root=ROOT)
+def lite(number: Literal[0, 1, 2]) -> EfficientNetLite:
+    return EfficientNetLite(number=number, root=ROOT)
 
 
 def resnet50_v1() -> TorchvisionModel:
@@ -110,8 +112,10 @@ def resnet50_v1() -> TorchvisionModel:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "at_least"), [(lite0, 0.65), (resnet50_v1, 0.65)])
-def test_imagenet_weights_classify(model: Callable[[], EfficientNetLite0 | TorchvisionModel], at_least: float) -> None:
+@pytest.mark.parametrize(
+    ("model", "at_least"), [*((partial(lite, number), 0.65) for number in (0, 1, 2)), (resnet50_v1, 0.65)]
+)
+def test_imagenet_weights_classify(model: Callable[[], EfficientNetLite | TorchvisionModel], at_least: float) -> None:
     """A wrong padding, stride or normalisation costs several points; 100 images have a standard error of 4.5."""
     need("imagenet/val")
     try:

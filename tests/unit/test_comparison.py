@@ -153,6 +153,8 @@ def test_seeds_are_joined_and_experiments_are_a_matrix(tmp_path: Path) -> None:
     assert one["m"].ranking["a"].gain.mean == pytest.approx(3, abs=0.1)
     matrix = experiment_matrix([one, two])
     assert matrix.loc["mean"].to_dict() == {"a": 1.5, "b": 1.5} and matrix.loc["two on d", "b"] == 1
+    twins = save_run(tmp_path / "twins", seeds_and_experiments().assign(model="net"), controls=["random"])
+    assert [c.title for c in compare(twins)] == ["net on d, experiment=one", "net on d, experiment=two"]
 
 
 def test_runs_made_before_the_numerics_were_told_are_joined(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_what_has_no_score_is_named_and_controls_alone_are_no_comparison(tmp_pat
     gone = table.assign(value=table["value"].where(table["method"] != "b"))
     (answer,) = compare(save_run(tmp_path / "run", gone, controls=["random"]))
     assert answer.unscored == ("b",) and answer.notes == ["no score is defined of b"]
-    assert answer.sentence == "a is the only method; 1 of 1 better than a random map under m"
+    assert answer.sentence == "a is the only method; better than a random map, of 1: 1 under m"
     alone = save_run(tmp_path / "alone", table[table["method"] == "random"], controls=["random"])
     with pytest.raises(SalrunError, match="nothing to compare"):
         compare(alone)
@@ -196,16 +198,21 @@ def test_what_has_no_score_is_named_and_controls_alone_are_no_comparison(tmp_pat
 
 def test_sentences_name_the_leaders(tmp_path: Path) -> None:
     one, _ = compare(save_run(tmp_path / "run", seeds_and_experiments(), controls=["random"]))
-    assert one.sentence == "a is best under m; 2 of 2 better than a random map under m"
+    assert one.sentence == "a is best under m; better than a random map, of 2: 2 under m"
     table = seeds_and_experiments().query("experiment == 'two'")
     other = table.assign(metric="n", value=-table["value"])
     both = save_run(tmp_path / "both", pd.concat([table, other]), controls=["random"])
     (answer,) = compare(both)
-    assert answer.sentence.startswith("no method leads under m and n; a does under n")
+    assert answer.sentence.startswith("no method leads under m and n; a does under n; better than a random map, of 2: ")
+    counts = {m: sum(s.gain.verdict == "better" for s in answer[m].ranking.methods) for m in ("m", "n")}
+    assert counts["m"] != counts["n"]
+    assert answer.sentence.endswith(f"of 2: {counts['m']} under m, {counts['n']} under n")
     twin = table.query("method != 'a'")
     twins = pd.concat([twin, twin.query("method == 'b'").assign(method="a")])
     (alike,) = compare(save_run(tmp_path / "alike", twins, controls=["random"]))
-    assert alike.sentence.startswith("the 2 methods cannot be told apart under m; 2 of 2 better")
+    assert alike.sentence.startswith(
+        "the 2 methods cannot be told apart under m; better than a random map, of 2: 2 under m"
+    )
 
 
 def test_a_collected_run_remembers_the_doubts(tmp_path: Path) -> None:

@@ -18,17 +18,17 @@ from tests.fake_run import save_run
 from tests.toys import script
 
 PAGE = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
-TABLES = re.findall(r"<!-- results: leaderboard (\S+) (\S+)[^\n]*-->\n(.*?)<!-- /results -->", PAGE, re.DOTALL)
+TABLES = re.findall(r"<!-- results: leaderboard (\S+) (\S+ [^\n]*)-->\n(.*?)<!-- /results -->", PAGE, re.DOTALL)
 ROWS = [
-    (campaign, metric, [cell.strip() for cell in line.strip("| ").split(" | ")])
-    for campaign, metric, text in TABLES
+    (campaign, score.strip(), [cell.strip() for cell in line.strip("| ").split(" | ")])
+    for campaign, score, text in TABLES
     for line in text.splitlines()
     if line.startswith("| ") and not line.startswith("| method")
 ]
 
 
 def test_no_row_is_without_a_command_k_and_interval() -> None:
-    assert len(TABLES) == 7 and len(ROWS) > 60
+    assert len(TABLES) == 8 and len(ROWS) > 60
     for _, _, cells in ROWS:
         assert re.fullmatch(r"`salrun [^`]+`", cells[-1]) and int(cells[-2]) >= 1, cells
         assert all(re.fullmatch(r"\d\.\d{3} \[-?\d\.\d{3}, -?\d\.\d{3}\]", cell) for cell in cells[1:-2]), cells
@@ -37,11 +37,12 @@ def test_no_row_is_without_a_command_k_and_interval() -> None:
 def test_commands_ask_for_what_was_measured() -> None:
     """One row of each table, and every row of its own options: the config is that of the committed run."""
     seen = set()
-    for campaign, metric, cells in ROWS:
+    for campaign, score, cells in ROWS:
+        metric = score.partition(" ")[0]
         method, command = cells[0].removesuffix(" (control)"), shlex.split(cells[-1].strip("`"))
-        if (campaign, metric) in seen and f"methods.{method}." not in cells[-1]:
+        if (campaign, score) in seen and f"methods.{method}." not in cells[-1]:
             continue
-        seen.add((campaign, metric))
+        seen.add((campaign, score))
         overrides = next(iter(expand(read_command(command[1:]).overrides)))
         config = check(compose_config(overrides))
         runs = [Run(path.parent) for path in (ROOT / "docs" / "results" / campaign).glob("*/run.json")]
@@ -49,13 +50,15 @@ def test_commands_ask_for_what_was_measured() -> None:
         assert config["scale"] == run.facts["scale"] and method in config["methods"] and metric in config["metrics"]
         options = {k: v for k, v in config["methods"][method].items() if k in run.methods[method]["options"]}
         assert options == run.methods[method]["options"], command
-    assert len(seen) == 7
+    assert len(seen) == 8
 
 
 def test_the_numbers_are_those_of_the_summary() -> None:
     table = pd.read_csv(ROOT / "docs" / "results" / "tomsett" / "summary.csv")
     row = table[(table["method"] == "deep_taylor") & (table["metric"] == "aopc_lerf") & (table["score"] == "mean_L100")]
-    (shown,) = [cells[1] for c, m, cells in ROWS if (c, m, cells[0]) == ("tomsett", "aopc_lerf", "deep_taylor")]
+    (shown,) = [
+        cells[1] for c, m, cells in ROWS if (c, m, cells[0]) == ("tomsett", "aopc_lerf - mean_L100", "deep_taylor")
+    ]
     assert shown == "{mean:.3f} [{ci_low:.3f}, {ci_high:.3f}]".format(**row.iloc[0])
 
 

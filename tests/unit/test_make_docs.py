@@ -15,6 +15,7 @@ from salrun.results.court import judge
 from salrun.results.run import Run
 from salrun.results.scored import read_runs
 from salrun.results.tables import write_csv
+from salrun.sweep import collect
 from salrun.sweep.collect import collect_runs
 from tests.conftest import ROOT
 from tests.smerf_runs import made_up, paper_like, write_run
@@ -95,7 +96,10 @@ COMMITTED = script("make_docs").campaigns(ROOT / "docs" / "results")
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
-def test_committed_verdicts_are_what_committed_tables_give(folder: Path, tmp_path: Path) -> None:
+def test_committed_verdicts_are_what_committed_tables_give(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "compare_runs", lambda *_, **__: [])  # half of the time, and no part of a verdict
     if folder.name == "court":
         tables = judge(read_runs([path.parent for path in sorted(folder.glob("*/run.json"))]))
         write_csv(tmp_path / "court.csv", tables["court"])

@@ -11,7 +11,16 @@ import pytest
 
 from salrun.papers.hypotheses import Statement, answer
 from salrun.papers.smerf.terms import SETTINGS
-from salrun.papers.transformers import ATTENTION, STATEMENTS, by_setting, judged, standings
+from salrun.papers.transformers import (
+    ATTENTION,
+    PHOTOGRAPHS,
+    STATEMENTS,
+    by_model,
+    by_setting,
+    judged,
+    on_mosaics,
+    standings,
+)
 
 LEVELS = {"oracle": 0.8, "all_lit": 0.6, "random": 0.05, "edge": 0.05, "grad_cam": 0.2, "lrp_epsilon": 0.5}
 LEVELS |= {"input_x_gradient": 0.7, "integrated_gradients": 0.7, "deeplift_rescale": 0.7, "gradient": 0.3}
@@ -44,7 +53,7 @@ def test_every_statement_is_answered() -> None:
     runs = [run(setting, LEVELS) for setting in SETTINGS]
     own, said = judged(runs, runs)
     told = said.set_index("id")["answer"]
-    assert list(said["id"]) == [statement.id for statement in STATEMENTS]
+    assert list(said["id"]) == [statement.id for statement in STATEMENTS if PHOTOGRAPHS not in statement.data]
     assert told.drop("V4").to_dict() == {
         **dict.fromkeys(("V1", "V2", "V5", "V6", "V8"), "yes"),
         **dict.fromkeys(("V3", "V7"), "no"),  # AttnLRP is above all_lit, and nowhere below .5
@@ -52,6 +61,32 @@ def test_every_statement_is_answered() -> None:
     assert told["V4"] == "yes (two models)" and set(said["k"]) == {2, 5, 7}
     assert by_setting(own, "pafl").iloc[0].to_dict()["method"] == "AttnLRP"
     assert [*by_setting(own, "pafl").index[-4:]] == ["oracle", "all_lit", "edge", "random"]
+
+
+def grid(model: str, levels: dict[str, float]) -> Any:
+    """Forty mosaics, by turns .05 above and below a method's level."""
+    rows = [
+        {"metric": metric, "score": score, "method": method, "value": level + 0.05 * (-1) ** i}
+        for metric, score in (("mass_share", ""), ("mass_share", "chance"), ("pointing_game", ""))
+        for method, level in levels.items()
+        for i in range(40)
+    ]
+    return SimpleNamespace(scores=pd.DataFrame(rows), cells=pd.DataFrame({"model": [model]}))
+
+
+def test_mosaics_are_judged_by_their_images() -> None:
+    levels = dict.fromkeys(ATTENTION, 0.4) | {"attention_rollout": 0.25, "relevance_cvpr": 0.45, "random": 0.25}
+    levels |= {"deeplift_rescale": 0.6, "integrated_gradients": 0.5}
+    settings = [run(setting, LEVELS) for setting in SETTINGS]
+    mosaics = [grid("cifar10_vit", levels), grid("tomsett_cnn", {"deeplift_rescale": 0.1})]
+    own, said = judged([*settings, *mosaics], [])
+    assert set(own["setting"]) == set(SETTINGS)
+    told = said.set_index("id")["answer"][["V9", "V10", "V11", "V12"]]
+    assert told.tolist() == ["uncertain (one model)", *["yes (one model)"] * 3]
+    table = by_model(on_mosaics(mosaics))
+    assert table["method"].iloc[0] == "DL-R" and table["method"].iloc[-1] == "Random"
+    assert table["cifar10_vit, mass_share"].iloc[0] == "0.60 ± 0.02"
+    assert table["tomsett_cnn, mass_share"].iloc[:2].tolist() == ["0.10 ± 0.02", ""]
 
 
 def test_what_was_not_run_is_not_tested() -> None:
