@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,27 +19,40 @@ ARROWS = {"higher": "more is better", "lower": "less is better"}
 
 
 def leaderboard(folder: Path, metric: str, mode: str = "-", score: str = "-", *settings: str) -> str:
-    """Rows: methods, best mean over the data sets first; cells: mean with its 95% interval.
+    """Rows: methods, best mean over the data sets first; cells: mean with its 95% interval. A table per command.
 
-    `-`: the metric has no such name. `settings`: words that a run's command must have; by default runs of no setting
-    that another run of the experiment lacks. One model: the interval is over its images; several: over the models.
+    `-`: the metric has no such name. `settings`: words that a run's command must have; by default the command that
+    most models of an experiment were run by. One model: the interval is over its images; several: over the models.
     """
     runs = chosen([Run(path.parent) for path in sorted(folder.glob("*/run.json"))], settings)
-    cells = {cell: run for run in runs for cell in run.cells.loc[run.cells["role"] == "model", "cell"]}
     table = pd.read_csv(folder / "summary.csv", keep_default_na=False, dtype={"cell": str})
     named = {"metric": metric, "mode": mode.strip("-"), "score": score.strip("-")}
-    table = table[table["cell"].isin(cells) & (table[list(named)] == list(named.values())).all(axis=1)]
-    if table.empty:
-        raise SystemExit(f"leaderboard: no run of {folder.name} has {' '.join(filter(None, named.values()))}")
-    direction = table["direction"].iloc[0]
+    table = table[(table[list(named)] == list(named.values())).all(axis=1)]
     table = table.assign(**{end: pd.to_numeric(table[end]) for end in ("mean", "ci_low", "ci_high")})
-    order = table.groupby("method")["mean"].mean().sort_values(ascending=direction == "lower", kind="stable")
+    blocks = []
+    for words in dict.fromkeys(tuple(asked(run)) for run in runs):
+        of = [run for run in runs if tuple(asked(run)) == words]
+        cells = {cell: run for run in of for cell in run.cells.loc[run.cells["role"] == "model", "cell"]}
+        part = table[table["cell"].isin(cells)]
+        if not part.empty:
+            blocks.append("\n".join(ranked(part, cells)))
+    if not blocks:
+        raise SystemExit(f"leaderboard: no run of {folder.name} has {' '.join(filter(None, named.values()))}")
+    said = f"{' '.join(filter(None, named.values()))}, {ARROWS[table['direction'].iloc[0]]}"
+    scales = ", ".join(sorted({run.facts["scale"] for run in runs}))
+    return "\n\n".join([f"{said}; scale {scales}:", *blocks])
+
+
+def ranked(table: pd.DataFrame, cells: Mapping[str, Run]) -> list[str]:
+    """The lines of a table of runs that one command makes."""
+    lowest_first = table["direction"].iloc[0] == "lower"
+    order = table.groupby("method")["mean"].mean().sort_values(ascending=lowest_first, kind="stable")
     experiments = list(dict.fromkeys(table["experiment"].sort_values(kind="stable")))
     rows = [
         "| method | " + " | ".join(short(e, experiments) for e in experiments) + " | k | command |",
         "|---|" + "--:|" * (len(experiments) + 1) + "---|",
     ]
-    controls = {name for run in runs for name in run.controls}
+    controls = {name for run in cells.values() for name in run.controls}
     for method in order.index:
         part = table[table["method"] == method]
         shown = [interval(part[part["experiment"] == e]) for e in experiments]
@@ -46,19 +60,22 @@ def leaderboard(folder: Path, metric: str, mode: str = "-", score: str = "-", *s
         of = [cells[cell] for cell in dict.fromkeys(part["cell"])]
         title = f"{method} (control)" if method in controls else method
         rows.append(f"| {title} | {' | '.join(shown)} | {k} | `{command(of, method)}` |")
-    said = (
-        f"{' '.join(filter(None, named.values()))}, {ARROWS[direction]}; scale {', '.join(sorted(set(table['scale'])))}"
-    )
-    return "\n".join([f"{said}:", "", *rows])
+    return rows
 
 
 def chosen(runs: Sequence[Run], settings: Sequence[str]) -> list[Run]:
-    """The runs whose command has these words; without words those whose command is an experiment's plainest."""
-    plain = {run.path.name: len(asked(run)) for run in runs}
-    least = {run.experiment: min(plain[r.path.name] for r in runs if r.experiment == run.experiment) for run in runs}
+    """The runs whose command has these words; without words, of each experiment those of its most repeated command.
+
+    Of equally repeated ones the plainest.
+    """
     if settings:
         return [run for run in runs if set(settings) <= set(run.overrides)]
-    return [run for run in runs if plain[run.path.name] == least[run.experiment]]
+    times = Counter((run.experiment, *asked(run)) for run in runs)
+    best = {
+        name: max((said for said in times if said[0] == name), key=lambda said: (times[said], -len(said)))
+        for name in {run.experiment for run in runs}
+    }
+    return [run for run in runs if (run.experiment, *asked(run)) == best[run.experiment]]
 
 
 def asked(run: Run) -> list[str]:
@@ -81,9 +98,6 @@ def interval(rows: pd.DataFrame) -> str:
 def command(runs: Sequence[Run], method: str) -> str:
     """What makes a row again; SystemExit where nothing does, for then there is no such row."""
     words = asked(runs[0])
-    others = [w for run in runs for w in asked(run) if w not in words]
-    if others:
-        raise SystemExit(f"leaderboard: the runs of {method} differ in {others[0]}: no one command makes this row")
     kept = [w for w in words if not w.startswith("methods.") or w.startswith(f"methods.{method}.")]
     experiments = ",".join(sorted({experiment_of(run) for run in runs}))
     seeds = ",".join(map(str, sorted({int(run.facts["seed"]) for run in runs})))
