@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from salrun.config.check import check
+from salrun.config.compose import compose_config
 from salrun.errors import SalrunError
 from salrun.metrics.common import settled
 from salrun.models.checkpoint import fill
 from salrun.models.classifier import Classifier
 from salrun.models.soundness import Soundness, soundness
 from salrun.models.verification import check_fit, verify
+from salrun.pipeline import cell as pipeline
 from salrun.pipeline.cell import score_tile
+from salrun.results.run import Run
 from salrun.types import FLAGS, OK, UNDEFINED, Score
+from tests.torture.attacks import NET, OWN, own_home
 from tests.toys import images, network
 
 
@@ -111,3 +117,15 @@ def test_an_answer_that_is_no_number_is_not_right() -> None:
     )
     model = Classifier(Changed(lambda z: z * float("nan"))).eval()
     assert verify(model, data, {}, torch.device("cpu")).accuracy == 0
+
+
+def test_a_run_says_that_two_passes_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = own_home(tmp_path)
+    (home / "mynet.py").write_text(NET.replace("self.conv(x)", "self.conv(torch.nn.functional.dropout(x))"))
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(home)
+    monkeypatch.delitem(sys.modules, "mynet", raising=False)
+    config = check(compose_config([*OWN, f"cache_dir={home / 'store'}", "compile=off"]))
+    made = Run(pipeline.run(config, home / "run", told=False))
+    (doubt,) = (told for told in made.facts["deviations"] if told.startswith("UNSOUND MODEL"))
+    assert "two passes over the same images differ" in doubt
