@@ -285,7 +285,7 @@ def _seen_through(part: MetricPart) -> Callable[[Tensor], Tensor]:
 
 def _scores(score: Score, maps: Tensor) -> Scores:
     final = settled(score, maps)
-    return Scores(final.value, [FLAGS[f] for f in final.flag.tolist()], final.curve)
+    return Scores(final.value.detach(), [FLAGS[f] for f in final.flag.tolist()], final.curve)
 
 
 def _draws(seed: int, ids: Sequence[str] | None, images: Tensor) -> Draws:

@@ -67,15 +67,18 @@ def fixes() -> list[Fix]:
 
 
 def outcome(test: str, folder: Path) -> tuple[bool, str]:
-    """Whether a test failed, or took longer than `LONG`; and pytest's last line."""
+    """Whether a test failed, or took longer than `LONG`; and what pytest says of it."""
     env = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "SALRUN_CACHE": str(folder / "store")}
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    words = [sys.executable, "-m", "pytest", "-qx", "-rf", "--tb=no", "-n", "0", "-p", "no:cacheprovider"]
     words += shlex.split(f"tests/{test}")
     try:
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
     except subprocess.TimeoutExpired:
         return True, f"not done after {LONG:.0f} s"
-    return done.returncode == 1, (done.stdout.strip().splitlines() or [done.stderr[-300:]])[-1]
+    lines = done.stdout.splitlines()
+    told = next((line for line in lines if line.startswith("FAILED")), lines[-1] if lines else done.stderr[-300:])
+    ended = "KeyboardInterrupt" in done.stdout  # which ends pytest itself
+    return done.returncode == 1 or ended, told.partition("::")[2] or told
 
 
 def copied(folder: Path) -> Path:
