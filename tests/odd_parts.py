@@ -49,7 +49,7 @@ MAPS = {
     "sparse": ("return x.to_sparse()", "returned float32 (sparse_coo, cpu)"),
     "meta": ("return x.to('meta')", "returned float32 (strided, meta)"),
     "eight bits": ("return x.to(torch.float8_e4m3fn)", "returned float8_e4m3fn"),
-    "nested": ("return torch.nested.nested_tensor(list(x))", "returned float32 (nested, cpu)"),
+    "nested": ("return torch.nested.nested_tensor(list(x), layout=torch.jagged)", "returned float32 (nested, cpu)"),
     "generator": ("yield x", "returned a generator"),
     "three": ("return x[:, 0]", "returned shape"),
     "small": ("return x[..., :4]", "returned shape"),

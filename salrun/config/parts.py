@@ -178,7 +178,6 @@ def dataset_part(part: str | Spec | Dataset, options: Spec | None = None) -> Dat
     """The data set that a word, a spec or itself stands for, seen through its `transforms` where it has some."""
     if not isinstance(part, str | Mapping):
         _made_already(part, options or {})
-        check_class(part, "methods", part_name(type(part)))
         return part
     spec = entry("dataset", part, options).spec
     if isinstance(spec.get("plain"), str):  # a data set made of another
@@ -193,7 +192,6 @@ def recipe_part(part: str | Spec | Recipe, options: Spec | None = None, where: s
     """The model recipe that a word, a spec or itself stands for."""
     if not isinstance(part, str | Mapping):
         _made_already(part, options or {})
-        check_class(part, "methods", part_name(type(part)))
         return part
     spec = entry("model", part, options).spec
     recipe = instantiate(spec, where)

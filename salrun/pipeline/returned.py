@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from numbers import Real
 from typing import Any
 
@@ -13,14 +12,13 @@ from torch import Tensor
 from salrun.errors import SalrunError
 from salrun.types import FLAGS, Score
 
-
 NAME = re.compile(r"[^\x00-\x1f\x7f]{0,120}")  # of a score: a cell of tables
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that can be computed with
 
 
 def check_cost(cost: Any, who: str, what: str) -> None:
     """Refuse a cost that is no number of passes or seconds: plans add it up."""
-    if isinstance(cost, bool) or not isinstance(cost, Real) or not 0 <= cost < float("inf"):
+    if isinstance(cost, bool) or not isinstance(cost, Real) or not 0 <= float(cost) < float("inf"):
         raise SalrunError(f"{who} says that its {what} is {cost!r}; expected a number of at least 0")
 
 
@@ -39,7 +37,7 @@ def check_map(raw: Any, x: Tensor, name: str) -> Tensor:
 
 
 def check_scores(scores: Any, name: str) -> dict[str, Score]:
-    """The scores by name, without their graphs; what is none is refused. How many there are is checked with the maps."""
+    """The scores by name, without their graphs; what is none is refused. How many they are is checked with the maps."""
     named = scores if isinstance(scores, dict) else {"": scores}
     if not named or not all(isinstance(key, str) and isinstance(score, Score) for key, score in named.items()):
         kinds = ", ".join(f"{key!r}: {type(score).__name__}" for key, score in named.items())
@@ -57,8 +55,8 @@ def check_scores(scores: Any, name: str) -> dict[str, Score]:
 
 
 def _plain(score: Score) -> Score:
-    parts = {f.name: getattr(score, f.name) for f in fields(score)}
-    return Score(**{name: None if part is None else part.detach() for name, part in parts.items()})
+    curve, axis = (None if part is None else part.detach() for part in (score.curve, score.curve_x))
+    return Score(score.value.detach(), score.flag, curve, axis)
 
 
 def _complaint(score: Score) -> str:

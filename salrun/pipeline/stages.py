@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -25,7 +26,7 @@ from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
-from salrun.models.soundness import Soundness, soundness
+from salrun.models.soundness import Soundness, gradients_of, soundness
 from salrun.models.target import targeted
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
@@ -410,7 +411,8 @@ class Stages:
 
         def work(chunk: int | None) -> Tensor:
             images = x.detach() if users else x  # a gradient asked for there stays there
-            return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
+            with nullcontext() if users else gradients_of(network):
+                return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
 
         with self.guard.call(f"method '{part.name}'", users, result.role, x, explained):
             raw = self._in_memory(

@@ -247,7 +247,7 @@ def controller_killed(trial: Round) -> int:
 
 
 def database_down(trial: Round) -> int:
-    """Slurm's database dies under a sweep, as does a job, and comes back; a second time with its daemon, for a whole sweep."""
+    """Slurm's database dies under a sweep, as does a job, and comes back; then for a whole sweep, with its daemon."""
     slurm, place = trial.slurm, trial.place
     assert slurm is not None
     place.hold.touch()

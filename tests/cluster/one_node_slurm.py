@@ -1,6 +1,7 @@
 """A Slurm of one node, all its own: daemons of Debian's packages (slurm-wlm, munge), no systemd, no cgroups.
 
-With accounting it has a database too (slurmdbd, mariadb-server). Everything it writes is in one folder, everything it starts is ended by it, other Slurms of the machine are left alone.
+With accounting it has a database too (slurmdbd, mariadb-server). Everything it writes is in one folder, everything it
+starts is ended by it, other Slurms of the machine are left alone.
 """
 
 from __future__ import annotations
