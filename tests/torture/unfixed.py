@@ -2,7 +2,7 @@
 
     python -m tests.torture.unfixed                  # all of them, some minutes
     python -m tests.torture.unfixed --only 3 9       # those of some items
-    python -m tests.torture.unfixed --record         # and docs/results/fixes.md has the table
+    python -m tests.torture.unfixed --record         # and docs/results/fixes.md has the table; of some items, theirs
 
 The items are those of docs/results/fixes.md. A test that passes without its fix, or a fix whose text is not found any
 more, is a fault.
@@ -29,7 +29,7 @@ from tests.conftest import ROOT
 PAGE = ROOT / "docs" / "results" / "fixes.md"
 BEGIN, END = "<!-- fixes:begin -->", "<!-- fixes:end -->"
 HEAD = "| item | case | without the fix | test | it fails |\n|--:|---|---|---|---|"
-LONG = 120.0  # seconds
+LONG = 60.0  # seconds
 COPIED = ("salrun", "tests", "conf", "hydra_plugins", "scripts", "docs", "pyproject.toml", "README.md")
 
 
@@ -88,6 +88,10 @@ def copied(folder: Path) -> Path:
     return folder
 
 
+def _item(line: str) -> int:
+    return int(line.split("|")[1])
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", type=int, metavar="ITEM", help="of these items")
@@ -104,10 +108,12 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{'fails' if failed else 'NO'}: {fix.item} {fix.case}: {last}", flush=True)
     wrong = sum(row.endswith("NO |") for row in rows)
     print(f"{len(rows)} fixes taken out, {wrong} without a test that fails")
-    if given.record and given.only is None:
+    if given.record:
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        table = "\n".join([HEAD, *rows, END])
-        PAGE.write_text(f"{before}{BEGIN}\n{table}{rest.partition(END)[2]}", encoding="utf-8")
+        known, _, after = rest.partition(END)
+        kept = [line for line in known.splitlines()[3:] if _item(line) not in {fix.item for fix in chosen}]
+        table = "\n".join([HEAD, *sorted([*kept, *rows], key=_item), END])
+        PAGE.write_text(f"{before}{BEGIN}\n{table}{after}", encoding="utf-8")
     return 1 if wrong else 0
 
 
