@@ -27,6 +27,7 @@ from salrun.metrics.common import settled
 from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.layers import find_layers
+from salrun.models.soundness import gradients_of
 from salrun.models.target import Target, only_logit
 from salrun.results.comparison import Comparison
 from salrun.results.comparison import compare as _compare
@@ -285,7 +286,7 @@ def _seen_through(part: MetricPart) -> Callable[[Tensor], Tensor]:
 
 def _scores(score: Score, maps: Tensor) -> Scores:
     final = settled(score, maps)
-    return Scores(final.value, [FLAGS[f] for f in final.flag.tolist()], final.curve)
+    return Scores(final.value.detach(), [FLAGS[f] for f in final.flag.tolist()], final.curve)
 
 
 def _draws(seed: int, ids: Sequence[str] | None, images: Tensor) -> Draws:
@@ -391,7 +392,8 @@ def _borrowed(
 def _blamed(model: Classifier, images: Tensor, targets: Targets) -> Iterator[None]:
     """What torch says of images and targets that do not fit the module, in words for the caller."""
     try:
-        yield
+        with gradients_of(model):
+            yield
     except (RuntimeError, IndexError) as fault:
         asked = torch.as_tensor([] if targets is None else targets).flatten().tolist()
         with suppress(RuntimeError), torch.no_grad():

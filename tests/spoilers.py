@@ -85,6 +85,12 @@ class SpoilsTorch(Spoiler):
 
 
 @dataclass
+class SpoilsDevice(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        torch.set_default_device("meta")
+
+
+@dataclass
 class SpoilsMap(Metric):
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         plane.neg_()
@@ -95,6 +101,13 @@ class SpoilsMap(Metric):
 class SpoilsSceneUnseen(Metric):
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         scene.x.data.zero_()
+        return ok(plane)
+
+
+@dataclass
+class SpoilsMasks(Metric):
+    def __call__(self, plane: Tensor, scene: Scene) -> Score:
+        scene.masks["mine"] = 3  # type: ignore[index]
         return ok(plane)
 
 
@@ -129,5 +142,11 @@ METHODS = {
     "spoils_mode": "the model",
     "spoils_by_hook": "the model",
     "spoils_torch": "torch's settings",
+    "spoils_device": "torch's settings",
 }
-METRICS = {"spoils_map": "map", "spoils_scene_unseen": "images", "spoils_model_of_scene": "the model"}
+METRICS = {
+    "spoils_map": "map",
+    "spoils_scene_unseen": "images",
+    "spoils_masks": "images",
+    "spoils_model_of_scene": "the model",
+}

@@ -258,13 +258,22 @@ def _check_dataclass(part: type, base: type) -> None:
 def register(group: str, part: type) -> str:
     """Give a user's class a name and a config, so that `'methods=[my_method]'` finds it."""
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     name = part_name(part)
     namesake = PLUGINS[group].get(name)
     if name in names(group) and (namesake is None or namesake.__module__ != part.__module__):
         raise SalrunError(f"{group} already has '{name}'; give {target_of(part)} another name")
-    PLUGINS[group][name] = part
     node = {name: plugin_config(group, part)}
+    for parameter, default in node[name].items():
+        try:
+            OmegaConf.create({parameter: default})
+        except OmegaConfBaseException as fault:
+            kind = type(default).__name__
+            told = f"the default of {parameter} is a {kind}: a config holds numbers, text, lists and mappings"
+            raise SalrunError(f"{target_of(part)}: {told}") from fault
+    PLUGINS[group][name] = part
     ConfigStore.instance().store(group=group, name=name, node=node, package=group, provider="salrun plug-in")
     return name
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from salrun.config.catalogue import load_file, load_plugins, names, part_config, part_name, parts_of, plugin_config
+from salrun.config.declared import check_class
 from salrun.errors import SalrunError, named, near, unknown
 
 if TYPE_CHECKING:
@@ -216,11 +217,13 @@ def method_part(
 
     if isinstance(part, Method):
         _made_already(part, options or {})
+        check_class(part, "methods", part_name(type(part)))
         name = name or part_name(type(part))
         return MethodPart(name, part, view_part("max_abs", name), target, part.paper_name or name, {})
     chosen = entry("methods", part, options, name, scale)
     parameters = {k: v for k, v in chosen.spec.items() if k not in OF_METHOD}
     method = instantiate(parameters, chosen.where, Method)
+    check_class(method, "methods", chosen.where)
     label = chosen.spec.get("label") or method.paper_name or chosen.name
     view = view_part(chosen.spec.get("view") or "max_abs", f"{chosen.where}.view")
     return MethodPart(chosen.name, method, view, chosen.spec.get("target") or target, label, parameters)
@@ -238,6 +241,7 @@ def metric_parts(
     options = dict(options or {})
     if isinstance(part, Metric):
         _made_already(part, {k: v for k, v in options.items() if k != "view"})
+        check_class(part, "metrics", part_name(type(part)))
         view = options.get("view") or getattr(part, "view", "max_abs")
         name = name or part_name(type(part))
         return [MetricPart(name, "", part, _metric_view(part, view, name), {})]
@@ -254,6 +258,7 @@ def metric_parts(
         merged = plain | changes
         parameters = {k: v for k, v in merged.items() if k not in OF_METRIC}
         metric = instantiate(parameters, chosen.where, Metric)
+        check_class(metric, "metrics", chosen.where)
         view = _metric_view(metric, merged.get("view") or "max_abs", f"{chosen.where}.view")
         parts.append(MetricPart(chosen.name, mode, metric, view, parameters))
     return parts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from salrun.errors import SalrunError
 from salrun.models import checkpoint
@@ -89,12 +90,24 @@ class OwnModel(Pretrained):
 
     def module(self, seed: int) -> nn.Module:
         module = fresh(self.arch, seed)
+        _check_readable(module)
         if self.weights is not None:
             path = Path(self.weights).expanduser()
             fill(module, read_weights(path, self.sha256), path)
         given = {role: layer for role, layer in self.layers.items() if layer is not None}
         self.layers = find_layers(module) | given
         return module
+
+
+def _check_readable(module: nn.Module) -> None:
+    """Refuse a network whose weights or layers cannot be read."""
+    kind = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        raise SalrunError(f"model.arch gives a {kind}, whose layers cannot be read: give the nn.Module it was made of")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise SalrunError(f"model.arch gives a {kind} with lazy layers: run an image through it before it is returned")
+    if not all(isinstance(value, Tensor) for value in module.state_dict().values()):
+        raise SalrunError(f"model.arch gives a {kind} whose weights are not all tensors (quantised?): give it plain")
 
 
 # -- torchvision's -----------------------------------------------------------------------------------------------------

@@ -136,6 +136,9 @@ def check_fit(model: nn.Module, data: Dataset, name: str, device: torch.device) 
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
         given = f"a tensor {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         raise SalrunError(f"model '{name}' gives {given}, not logits (B, classes): wrap it so that it gives one output")
+    if not logits.is_floating_point() or logits.layout is not torch.strided or logits.device.type != device.type:
+        kind = f"{logits.dtype} ({logits.layout}, {logits.device})".replace("torch.", "")
+        raise SalrunError(f"model '{name}' gives {kind}, not logits: floats on {device}")
     outputs = logits.shape[1]
     if outputs == 1:
         raise SalrunError(f"model '{name}' has one output, which is probability 1 whatever the image: give it two")

@@ -162,7 +162,7 @@ def device_of(name: str) -> torch.device:
         name = accelerator or "cpu"
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as fault:
         raise SalrunError(
             f"device '{name}' is not available here: {str(fault).splitlines()[0]}; try device=auto"

@@ -67,8 +67,8 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
             return out
         with record.stage("model"):
             obtained = obtain_models(cell)
-        record.write(**run_facts(cell, obtained, overrides))
         stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
+        record.write(**run_facts(cell, obtained, overrides))
         record.write(halved=stages.halved)  # the list itself: what is halved later stands in it
         doubts = [doubt for role in stages.models for doubt in stages.soundness(role).doubts(role)]
         record.write(deviations=[*record.facts["deviations"], *doubts])

@@ -32,7 +32,9 @@ class Lent:
         self.state = self._look()
 
     def _look(self) -> object:
-        return [(id(t), t.data_ptr(), version(t)) for t in self.tensors()], self.others()
+        return [
+            (id(t), t.data_ptr(), version(t)) if torch.is_tensor(t) else id(t) for t in self.tensors()
+        ], self.others()
 
     def add_up(self) -> None:
         """Know the numbers themselves, once."""
@@ -131,4 +133,5 @@ def _anatomy(model: nn.Module) -> list[object]:
 
 def _numerics() -> tuple[object, ...]:
     """What torch computes by, for the whole process."""
-    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_float32_matmul_precision()
+    default = torch.get_default_dtype(), torch.get_default_device()
+    return *default, torch.is_grad_enabled(), torch.get_float32_matmul_precision()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from salrun.config.parts import MethodPart, MetricPart
-from salrun.errors import SalrunError
+from salrun.errors import SalrunError, named
 from salrun.methods.chunking import FREE_CHUNK, gather_chunked, halving
 from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
@@ -25,12 +26,12 @@ from salrun.metrics.perturbation import batch_size
 from salrun.models.classifier import Classifier
 from salrun.models.compiling import Experience, Work
 from salrun.models.inference import InferenceCopy, folded_copy, inference_copy
-from salrun.models.soundness import Soundness, soundness
+from salrun.models.soundness import Soundness, gradients_of, soundness
 from salrun.models.target import targeted
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
-from salrun.pipeline.returned import check_map, check_scores
+from salrun.pipeline.returned import check_cost, check_map, check_scores
 from salrun.rng import Draws
 from salrun.store.entries import check_entry, key_of
 from salrun.store.sources import of_user, source_of, source_of_module, users_code
@@ -107,6 +108,7 @@ class Stages:
         self.guard = Guard()
         for role, model in self.models.items():
             self.guard.keep_model(role, model)
+        self._check_costs()
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
@@ -130,6 +132,19 @@ class Stages:
         return targeted(
             model, target, key_of("target", model=model.fingerprint, of=self.cell.config["target"], code=code)
         )
+
+    def _check_costs(self) -> None:
+        """Refuse users' parts whose costs cannot be added up."""
+        model, shape = self.models[OWN], self.cell.dataset.shape
+        asked: list[tuple[str, Any, str, tuple[Any, ...]]] = []
+        for part in (p for p in self.cell.methods if of_user(p.method)):
+            asked.append((f"method '{part.name}'", part.method, "passes", (model, shape)))
+        for metric in (m for m in self.cell.metrics if of_user(m.metric)):
+            costs = {"passes": (model, shape), "shared_passes": (model, shape), "host_seconds": (shape,)}
+            asked += [(f"metric '{metric.name}'", metric.metric, cost, given) for cost, given in costs.items()]
+        for who, part, cost, given in asked:
+            with named(who):
+                check_cost(getattr(part, cost)(*given), who, cost)
 
     def base(self, role: str) -> dict[str, Any]:
         """What every key of a model's results holds."""
@@ -396,7 +411,8 @@ class Stages:
 
         def work(chunk: int | None) -> Tensor:
             images = x.detach() if users else x  # a gradient asked for there stays there
-            return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
+            with nullcontext() if users else gradients_of(network):
+                return part.method(network, images, explained, rng, replace(fitted, chunk=chunk))
 
         with self.guard.call(f"method '{part.name}'", users, result.role, x, explained):
             raw = self._in_memory(
@@ -449,16 +465,16 @@ class Stages:
                 lambda chunk: metric.metric(plane, replace(asked, chunk=chunk)),
                 *(f"metrics.{metric.name}", result.role, result.tile, self.cell.chunk, self.forward_batch),
             )
+        by_name = scores if isinstance(scores, dict) else {"": scores}
         if users:
-            check_scores(scores, metric.name)
-        named = scores if isinstance(scores, dict) else {"": scores}
+            by_name = check_scores(scores, metric.name)
         try:
-            named = {name: settled(score, raw) for name, score in named.items()}
+            final = {name: settled(score, raw) for name, score in by_name.items()}
         except SalrunError as fault:
             raise SalrunError(f"metrics.{metric.name}: {fault}") from fault
         self.computed[result.role]["scores"] += 1
-        self.cell.store.write("scores", key, *_pack(named))
-        return named
+        self.cell.store.write("scores", key, *_pack(final))
+        return final
 
     def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
         """Work that a metric (`source`: of its code) does once for all methods with the same target."""

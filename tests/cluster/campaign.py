@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from salrun.store.leases import gone
-from tests.cluster.one_node_slurm import Slurm, one_node_slurm
+from tests.cluster.one_node_slurm import Slurm, one_node_slurm, why_not
 from tests.cluster.place import METHODS, TILES, Place, until
 from tests.torture.trials import RESULTS, Finding, record
 
@@ -63,6 +63,13 @@ class Round:
     def names(self) -> dict[int, str]:
         notes = json.loads((self.place.sweeps[-1] / "jobs.json").read_text())
         return {int(number): note["id"] for number, note in notes.items()}
+
+    def accounts(self, *names: str) -> dict[str, str]:
+        """Job -> its state in Slurm's database, of those submitted last or of others; nothing where it is silent."""
+        assert self.slurm is not None
+        ids = ",".join({name.partition("_")[0] for name in names or self.names().values()})
+        words = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State", "--jobs", ids]
+        return dict(line.split("|", 1) for line in self.slurm.answer(*words).splitlines())
 
     def order(self, *words: str) -> None:
         assert self.slurm is not None
@@ -228,8 +235,7 @@ def controller_killed(trial: Round) -> int:
     trial.place.hold.touch()
     process = trial.place.start(*trial.place.sweep(trial.launcher))
     until(trial.place.at_work, process)
-    trial.slurm.processes["slurmctld"].kill()
-    trial.slurm.processes["slurmctld"].wait()
+    trial.slurm.kill("slurmctld")
     trial.place.hold.unlink()
     time.sleep(8 + trial.dice.random() * 8)
     said = trial.status()
@@ -238,6 +244,41 @@ def controller_killed(trial: Round) -> int:
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0 and f"{trial.place.jobs} done" in out, out + err
     return 1
+
+
+def database_down(trial: Round) -> int:
+    """Slurm's database dies under a sweep, as does a job, and comes back; then for a whole sweep, with its daemon."""
+    slurm, place = trial.slurm, trial.place
+    assert slurm is not None
+    place.hold.touch()
+    process = place.start(*place.sweep(trial.launcher))
+    until(lambda: len(place.at_work()) == 2, process)
+    until(lambda: "RUNNING" in trial.accounts().values(), seconds=60)  # it was there
+    first = trial.names()
+    slurm.kill("mariadbd")
+    assert not trial.accounts(), "sacct answers without a database"
+    victim = trial.dice.choice(trial.at_work())
+    os.kill(place.facts(victim)["pid"], signal.SIGKILL)
+    until(lambda: len([n for n in trial.at_work() if n != victim]) == 2, process)  # one began without it
+    said = trial.status()
+    assert "2 running, 1 failed, 1 missing" in said and "killed" in said, said
+    time.sleep(trial.dice.random() * 10)
+    slurm.start("mariadbd")
+    slurm.until_counted()
+    place.hold.unlink()
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 1 and f"job {victim}" in err and "Traceback" not in err, out + err
+    assert "3 done, 1 failed" in out and "keeps no accounting" not in err, out + err
+    for daemon in ("slurmdbd", "mariadbd"):
+        slurm.kill(daemon)
+    said = place.run(*place.sweep(trial.launcher))
+    assert "keeps no accounting" in said and f"{place.jobs} done" in said, said
+    slurm.start("mariadbd")
+    slurm.start("slurmdbd")
+    slurm.until_counted()
+    known = {**{name: "COMPLETED" for name in [*first.values(), *trial.names().values()]}, first[victim]: "FAILED"}
+    until(lambda: trial.accounts(*known) == known, seconds=120)  # what it missed it was told since
+    return 4
 
 
 def ray_job(trial: Round) -> int:
@@ -281,9 +322,11 @@ ATTACKS: dict[Callable[[Round], int], tuple[int, int]] = {
     cancelled: (3, 4),
     killed: (3, 2),
     controller_killed: (2, 2),
+    database_down: (2, 4),
     ray_job: (2, 4),
     ray_worker: (3, 4),
 }
+ACCOUNTED = (database_down,)  # need a Slurm that keeps accounts
 
 
 def one_round(attack: Callable[[Round], int], number: int, seed: int, folder: Path, slurm: Slurm | None) -> dict:
@@ -337,16 +380,21 @@ def main(argv: list[str] | None = None) -> int:
     serial_of(work)
     shutil.rmtree(work / "slurm", ignore_errors=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the daemons end too
-    of_slurm = any("ray" not in attack.__name__ for attack, _ in todo)
-    with one_node_slurm(work / "slurm") if of_slurm else nullcontext() as slurm:
-        for attack, number in todo:
-            row = one_round(attack, number, given.seed, work / f"{attack.__name__}-{number}", slurm)
-            rows = [*(old for old in rows if old["round"] != row["round"]), {k: str(v) for k, v in row.items()}]
-            with log.open("w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
-            print(f"{row['round']}: {row['kills']} kills {row['fault'] or 'ok'}", flush=True)
+    for accounting in (False, True):
+        mine = [(attack, number) for attack, number in todo if (attack in ACCOUNTED) == accounting]
+        if mine and accounting and (why := why_not(accounting)):
+            print(f"{', '.join(f'{attack.__name__}/{number}' for attack, number in mine)}: skipped: {why}", flush=True)
+            continue
+        of_slurm = any("ray" not in attack.__name__ for attack, _ in mine)
+        with one_node_slurm(work / "slurm" / str(accounting), accounting) if of_slurm else nullcontext() as slurm:
+            for attack, number in mine:
+                row = one_round(attack, number, given.seed, work / f"{attack.__name__}-{number}", slurm)
+                rows = [*(old for old in rows if old["round"] != row["round"]), {k: str(v) for k, v in row.items()}]
+                with log.open("w", newline="") as file:
+                    writer = csv.DictWriter(file, COLUMNS)
+                    writer.writeheader()
+                    writer.writerows(rows)
+                print(f"{row['round']}: {row['kills']} kills {row['fault'] or 'ok'}", flush=True)
     found = [of_attack(attack, [r for r in rows if r["attack"] == attack.__name__]) for attack in ATTACKS]
     print(f"{sum(int(r['kills']) for r in rows)} kills, {sum(bool(r['fault']) for r in rows)} rounds with a fault")
     if given.record:

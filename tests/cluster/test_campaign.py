@@ -29,13 +29,25 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         yield daemons
 
 
-@pytest.mark.parametrize("attack", [campaign.requeue, campaign.cancelled, campaign.ray_worker])
+@pytest.fixture(scope="module")
+def accounted(folder: Path) -> Iterator[Slurm]:
+    if why_not(accounting=True):
+        pytest.skip(f"no Slurm with accounting here: {why_not(accounting=True)}")
+    with one_node_slurm(folder / "accounted", accounting=True) as daemons:
+        yield daemons
+
+
+ATTACKS = [campaign.requeue, campaign.cancelled, campaign.database_down, campaign.ray_worker]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_a_round_leaves_nothing_wrong(
     attack: Callable[[campaign.Round], int], folder: Path, request: pytest.FixtureRequest
 ) -> None:
     launcher = "local_ray" if "ray" in attack.__name__ else "slurm_cpu"
     if find_spec(f"hydra_plugins.{LAUNCHERS[launcher][0]}") is None:
         pytest.skip(f"{LAUNCHERS[launcher][0]} is not installed: pip install 'salrun[cluster,ray]'")
-    daemons = request.getfixturevalue("slurm") if launcher == "slurm_cpu" else None
+    fixture = "accounted" if attack in campaign.ACCOUNTED else "slurm"
+    daemons = request.getfixturevalue(fixture) if launcher == "slurm_cpu" else None
     row = campaign.one_round(attack, 0, 1, folder / attack.__name__, daemons)
     assert not row["fault"] and row["kills"] > 0, row

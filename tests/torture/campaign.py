@@ -175,6 +175,7 @@ HOSTILE_BODIES = [
     *("return None", "return x.numpy()", "return x > 0", "return x.to(torch.complex64)", "return x[:1]", "return x[0]"),
     *("raise KeyError('k')", "raise RuntimeError('r')", "return x.mul_(0)", "return x.int()"),
     *(*NOT_FINITE, "return torch.zeros(0)", "return {'a': x}", "raise MemoryError", "return 3"),
+    *("return x.to(torch.float8_e4m3fn)", "yield x", "torch.set_default_device('meta'); return x.clone()"),
     *("raise NotImplementedError", "model.module = None; return x", "return x.sparse_mask", "import sys; sys.exit(0)"),
 ]
 

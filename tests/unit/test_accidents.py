@@ -9,6 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from salrun.cli import main as cli
 from salrun.config.check import check
 from salrun.config.compose import compose_config
 from salrun.config.parts import instantiate, method_part, metric_parts, view_part
@@ -77,6 +78,17 @@ def test_a_folder_that_is_no_store_is_not_cleared(tmp_path: Path) -> None:
     with pytest.raises(SalrunError, match=rf"has no {MARKER}, so nothing was removed"):
         store.clear()
     assert Store(tmp_path).has("maps", key)
+
+
+def test_clearing_says_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("SALRUN_CACHE", str(tmp_path))
+    for letter in "ab":
+        Store(tmp_path).write("maps", 64 * letter, {"x": torch.ones(1)})
+    assert cli.run(["cache", "clear", "scores"]) == cli.run(["cache", "clear"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("removed")]
+    assert [line.split(",")[0] for line in said] == ["removed 0 files", "removed 2 files"]
 
 
 def test_what_cannot_be_cleared_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

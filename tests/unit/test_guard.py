@@ -33,6 +33,7 @@ def test_a_method_that_spoils_is_named(name: str, told: str, kind: type) -> None
                 kind()(model, x.detach(), target, None, None)
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_default_device(None)
 
 
 def test_the_outer_culprit_is_named_by_an_inner_call() -> None:
@@ -87,7 +88,10 @@ def test_a_checksum_sees_numbers_and_their_places(shape: tuple[int, ...], dtype:
         assert not torch.equal(checksum(tensor), checksum(tensor.flip(0)))
 
 
-@pytest.mark.parametrize(("group", "name"), [("methods", "SpoilsImagesUnseen"), ("metrics", "SpoilsModelOfScene")])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("methods", "SpoilsImagesUnseen"), ("metrics", "SpoilsModelOfScene"), ("metrics", "SpoilsMasks")],
+)
 def test_a_run_with_a_spoiler_stores_nothing_wrong(group: str, name: str, tmp_path: Path) -> None:
     plain = ["report=false", "methods=[edge]", "metrics=[insertion]", "metrics.insertion.step=512", "~others"]
     later = "+methods.later={_target_: salrun.methods.gradient.Gradient, view: max_abs}"

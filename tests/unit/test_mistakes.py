@@ -64,6 +64,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "shard=4/4"], "shard must be i/n"),
     ([SMERF, "model.recipe=fats"], "unknown recipe 'fats'"),
     ([SMERF, "device=quantum"], "device 'quantum' is not available"),
+    ([SMERF, "device=meta"], "device 'meta' is not available"),
     ([SMERF, "dataset.n_per_bucket=9999"], "n_per_bucket must be in 1.."),
     ([SMERF, "methods=[gradient"], "cannot read 'methods=[gradient'"),
     (["+experiment=smerf_simple_fx"], "did you mean smerf_simple_fr"),

@@ -98,6 +98,18 @@ def test_packed_scores_are_those_of_the_table(run: Path) -> None:
     assert "degenerate_map" in info["flags"]
 
 
+def test_a_confidence_that_is_no_number_is_undefined(run: Path) -> None:
+    images = Run(run).images
+    images.loc[images["image_id"] == images["image_id"][3], "confidence"] = np.nan
+    images.to_parquet(run / "tables" / "images.parquet")
+    html = text(write_report(run))
+    info = meta(html)
+    number = [m["label"] for m in info["metrics"]].index("confidence")
+    flags = unpack(html, "flags", (7, 4, 24, 1))[number, len(SOME), :, 0]
+    told = {name: info["flags"][flag] for name, flag in zip(info["image_id"], flags, strict=True)}
+    assert [name for name, flag in told.items() if flag == "undefined"] == [images["image_id"][3]]
+
+
 def test_a_factor_taken_out_of_the_maps_counts_for_the_shared_scale(run: Path) -> None:
     path = run / "maps" / "gradient.safetensors"
     plane = load_file(path)["plane"].astype(np.float32)

@@ -390,6 +390,16 @@ def test_without_accounting_it_says_so(
     assert "keeps no accounting" in caplog.text
 
 
+def test_a_database_that_is_down_is_told_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sacct").write_text("#!/bin/sh\necho 'sacct: error: Unable to connect to database' >&2\nexit 1\n")
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    submit.tell_accounting()
+    assert "sacct does not answer" in caplog.text
+
+
 def test_launchers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launching.check_launcher(["seed=0"])
     with pytest.raises(SalrunError, match="did you mean slurm_gpu"):

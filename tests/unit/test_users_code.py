@@ -6,20 +6,23 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from salrun.cli import main as cli
-from salrun.config.catalogue import load_file
+from salrun.config.catalogue import load_file, names, register
+from salrun.config.parts import method_part, metric_parts
 from salrun.conformance import examine
 from salrun.errors import SalrunError, named, users_fault
 from salrun.pipeline.returned import check_map, check_scores
+from salrun.pipeline.stages import Stages
 from salrun.results.record import RunRecord, read_facts
-from tests.odd_parts import MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
+from tests.odd_parts import COSTS, FACTS, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
 from tests.torture.attacks import NET, OWN, own_home
-from tests.toys import images, scene
+from tests.toys import classifier, images, scene
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,44 @@ def test_an_odd_score_is_told(body: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(SalrunError, match="^metric 'odd' returned ") as raised:
         check_scores(scores, "odd")
     assert told in str(raised.value)
+
+
+def test_a_score_with_a_graph_loses_it(tmp_path: Path) -> None:
+    part = odd(tmp_path, METRIC, "return Score(torch.ones(n, requires_grad=True), flag)")
+    (score,) = check_scores(part(torch.ones(3, 1, 4, 4), scene()), "odd").values()  # type: ignore[operator]
+    assert not score.value.requires_grad and score.curve is None
+
+
+def test_a_default_that_no_config_can_hold_is_told(tmp_path: Path) -> None:
+    part = type(with_fact(tmp_path, METHOD, "mine: object = object()"))
+    with pytest.raises(
+        SalrunError, match=r"odd_part\.OddMethod: the default of mine is a object: a config holds numbers"
+    ):
+        register("methods", part)
+    assert "odd_method" not in names("methods")
+
+
+def with_fact(folder: Path, source: str, fact: str, body: str = "return x") -> object:
+    kind = "class OddMethod(Method):\n" if "OddMethod" in source else "class OddMetric(Metric):\n"
+    return odd(folder, source.replace(kind, f"{kind}    {fact}\n"), body)
+
+
+@pytest.mark.parametrize(("source", "fact", "told"), FACTS.values(), ids=FACTS)
+def test_what_a_class_says_of_itself_is_looked_at(source: str, fact: str, told: str, tmp_path: Path) -> None:
+    part: Any = with_fact(tmp_path, source, fact)
+    with pytest.raises(SalrunError) as raised:
+        (method_part if source is METHOD else metric_parts)(part)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(("fact", "told"), COSTS.values(), ids=COSTS)
+def test_a_cost_that_cannot_be_added_up_is_told(fact: str, told: str, tmp_path: Path) -> None:
+    part = method_part(with_fact(tmp_path, METHOD, fact))  # type: ignore[arg-type]
+    data = SimpleNamespace(fingerprint=dict, shape=(3, 8, 8), explained=list)
+    cell = SimpleNamespace(target=None, dataset=data, config={}, device=torch.device("cpu"), methods=[part], metrics=[])
+    with pytest.raises(SalrunError) as raised:
+        Stages(cell, {"model": classifier()})  # type: ignore[arg-type]
+    assert str(raised.value).startswith(f"method 'odd_method' {told}")
 
 
 @pytest.mark.parametrize(("source", "told"), MODULES.values(), ids=MODULES)
