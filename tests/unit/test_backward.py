@@ -770,7 +770,17 @@ def test_element_by_element_in_blocks_is_the_same(
     x = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
     one = torch.randn(1, 4, 5, 6, generator=torch.Generator().manual_seed(1))  # a row for all
     expected = (x * one, x - one)
-    found = backward.by_blocks(lambda a, b: (a * b, a - b), x, one)
+
+    def both(product: Tensor, difference: Tensor, a: Tensor, b: Tensor) -> None:
+        torch.mul(a, b, out=product)
+        torch.sub(a, b, out=difference)
+
+    def total(value: Tensor, a: Tensor, b: Tensor) -> None:
+        torch.add(a, b, out=value)
+
+    found = backward.by_blocks(both, x, one, results=2)
     for value, wanted in zip(found, expected, strict=True):
         assert torch.equal(value, wanted) and value.shape == x.shape
-    assert torch.equal(backward.by_blocks(lambda a, b: (a + b,), x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
+    assert torch.equal(backward.by_blocks(total, x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
+    assert torch.equal(backward.by_images(total, x, one), x + one)
+    assert torch.equal(backward.by_images(total, x, one.expand(x.shape)), x + one)
