@@ -256,13 +256,34 @@ class _Attach(torch.autograd.Function):
         return None, None, *ctx.back(signal)
 
 
+class Activations:
+    """What the operators of a network give for a reference, in the order of a forward pass; it may serve another pass.
+
+    As long as that asks for the same operators with the same weights: one that goes another way gets none.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[tuple[tuple[str, int], Any]] = []
+        self.next = 0
+
+    def of(self, op: Op, compute: Callable[[], Any]) -> Any:
+        """The next operator's."""
+        name = op.name, 0 if op.affine is None else op.affine[0].kernel.data_ptr()
+        if self.next == len(self.known) or self.known[self.next][0] != name:
+            del self.known[self.next :]
+            self.known.append((name, compute()))
+        self.next += 1
+        return self.known[self.next - 1][1]
+
+
 class Tape(TorchFunctionMode):
     """One forward pass of `module` under `rules`."""
 
-    def __init__(self, module: nn.Module, rules: Rules) -> None:
+    def __init__(self, module: nn.Module, rules: Rules, kept: Activations | None = None) -> None:
         super().__init__()
         self.module = module
         self.rules = rules
+        self.beside = kept or Activations()
         self.pair: Tensor | None = None  # row b of the signal belongs to row pair[b] of the references (None: b)
         self.written: list[Lane] = []
 
@@ -400,7 +421,7 @@ class Tape(TorchFunctionMode):
             value = _Attach.apply(step.back, step.value, *step.inputs)
         with torch.no_grad():
             if op.reference is None and self.known(op.x).reference is not None:
-                op.reference = self._beside(op, value)
+                op.reference = self.beside.of(op, lambda: self._beside(op, value))
             self._mark(op, value)
         return value
 
@@ -488,10 +509,10 @@ def trace(
 
     `box`: the least and the greatest image, for rules that know the domain of the input. `head` is applied to logits.
     """
-    run = Tape(model.module, rules)
     with torch.inference_mode(False), torch.enable_grad():
         point = _laid_out(point).requires_grad_(True)
         reference = None if reference is None else _laid_out(reference)
+        run = Tape(model.module, rules, _kept(model, point, space, reference))
         box = None if box is None else (_laid_out(box[0]), _laid_out(box[1]))
         run.enter(point, first=True, reference=reference, box=box)
         try:
@@ -507,6 +528,18 @@ def trace(
             f"operators that torch can see; model '{model.name}' gives {_describe(output)}"
         )
     return Trace(run, point, output)
+
+
+def _kept(model: Classifier, point: Tensor, space: Space, reference: Tensor | None) -> Activations | None:
+    """The activations of the last reference, where it is that one again and nobody changes the network."""
+    if not model.frozen or reference is None or len(reference) > 1:
+        return None
+    settings = space, point.shape, point.dtype, point.device
+    last: Any = model.beside
+    if last is None or last[0] != settings or not torch.equal(last[1], reference):
+        last = model.beside = (settings, reference, Activations())
+    last[2].next = 0
+    return last[2]
 
 
 def explain(

@@ -60,7 +60,10 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
             return (value,)
 
         def multiply(value: Tensor, x: Tensor, y: Tensor, x0: Tensor, y0: Tensor, m: Tensor) -> None:
-            torch.sub(y, y0, out=value)
+            if op.kind == "relu" and op.cap == math.inf:  # y is not read: half of the time is that of the memory
+                torch.clamp(x, min=0, out=value).sub_(y0)
+            else:
+                torch.sub(y, y0, out=value)
             ratio(value, x - x0, near, lambda: slope(x if slope_at == "input" else x0)).mul_(m)
 
         def slope(point: Tensor) -> Tensor:

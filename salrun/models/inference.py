@@ -82,6 +82,7 @@ class InferenceCopy(Classifier):
         self.network = network
         self.gradients = gradients
         self._original = (original,)  # in a tuple it is no submodule
+        self.frozen = True
 
     @property
     def exact(self) -> Classifier:

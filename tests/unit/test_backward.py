@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -15,14 +16,16 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.methods import backward
-from salrun.methods.backward import _KINDS, Affine, Rules, Tape, trace
+from salrun.methods.backward import _KINDS, Affine, Op, Rules, Tape, trace
 from salrun.methods.deep_taylor import DeepTaylor
 from salrun.methods.deeplift import _RESCALE, DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
 from salrun.methods.guided import DeconvNet, GuidedBackprop
 from salrun.methods.lrp import LRP
 from salrun.methods.relevance import alpha_beta_rule
 from salrun.models.classifier import Classifier
-from salrun.types import Method
+from salrun.models.inference import InferenceCopy, folded_copy
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
 from tests import slow_relevance as slow
 from tests import toys
 from tests.toys import MEAN, STD, shaken
@@ -758,6 +761,49 @@ def test_names_of_operators_exist() -> None:
     assert unknown == []
     assert len(_KINDS) > 120
     assert set(_RESCALE.rules) >= {"max_pool", "bilinear", "softmax", "layer_norm"}
+
+
+class Forked(nn.Module):
+    """Which of two layers runs depends on the image, and the reference goes with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bright, self.dark, self.out = nn.Linear(12, 5), nn.Linear(12, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.bright if bool((x.detach().mean() > 0).all()) else self.dark
+        return self.out(layer(x.flatten(1)).relu())
+
+
+def test_the_pass_of_a_reference_is_kept_on_a_copy_for_as_long_as_it_is_the_same() -> None:
+    x = torch.rand(2, 3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.tensor([0, 2])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Forked().double().eval()
+    model = Classifier(module, mean=(0.5,), std=(0.25,))
+    copied = folded_copy(model, x)
+    assert isinstance(copied, InferenceCopy)
+    asked = [("zeros", x), ("zeros", x), ("black", x), ("black", 1 - x), ("zeros", 0.1 * x), ("zeros", x), ("mean", x)]
+    for baseline, images in asked:
+        method = DeepLiftRescale(baseline=baseline)  # type: ignore[arg-type]
+        maps = [method(m, images, target, Draws.of(0, ["a", "b"]), Fitted()) for m in (model, copied)]
+        torch.testing.assert_close(maps[1], maps[0], rtol=1e-10, atol=1e-12)
+    computed: list[str] = []
+    original = backward.Tape._beside
+
+    def counted(run: backward.Tape, op: Op, value: Tensor) -> Tensor:
+        computed.append(op.name)
+        return original(run, op, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backward.Tape, "_beside", counted)
+        method = DeepLiftRescale(baseline="mean")
+        method(copied, x.flip(0), target, Draws.of(0, ["a", "b"]), Fitted())
+        assert computed == [], "another batch, the same reference"
+        method(copied, 0.1 * x, target, Draws.of(0, ["a", "b"]), Fitted())
+        assert computed, "another way through the network"
+    assert copy.deepcopy(copied).beside is None
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
