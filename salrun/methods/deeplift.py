@@ -54,10 +54,17 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
 
         def back(m: Tensor) -> tuple[Tensor, ...]:
             x0, y0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-            return multiplied(x, y, x0, y0, m) if op.name == "prelu" else by_blocks(multiplied, x, y, x0, y0, m)
+            if op.name != "prelu":  # which has channels
+                return by_blocks(multiply, x, y, x0, y0, m)
+            multiply(value := torch.empty_like(x), x, y, x0, y0, m)
+            return (value,)
 
-        def multiplied(x: Tensor, y: Tensor, x0: Tensor, y0: Tensor, m: Tensor) -> tuple[Tensor]:
-            return (ratio(y - y0, x - x0, near, slope(x if slope_at == "input" else x0)).mul_(m),)
+        def multiply(value: Tensor, x: Tensor, y: Tensor, x0: Tensor, y0: Tensor, m: Tensor) -> None:
+            if op.kind == "relu" and op.cap == math.inf:  # y is not read: half of the time is that of the memory
+                torch.clamp(x, min=0, out=value).sub_(y0)
+            else:
+                torch.sub(y, y0, out=value)
+            ratio(value, x - x0, near, lambda: slope(x if slope_at == "input" else x0)).mul_(m)
 
         def slope(point: Tensor) -> Tensor:
             if op.kind == "relu":
@@ -71,10 +78,15 @@ def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
     return rule
 
 
-def ratio(p: Tensor, q: Tensor, near: float | Tensor, otherwise: Tensor) -> Tensor:
-    """p / q, but `otherwise` where |q| < near. Both are overwritten."""
+def ratio(p: Tensor, q: Tensor, near: float, otherwise: Callable[[], Tensor]) -> Tensor:
+    """p / q, but `otherwise()` where |q| < near. Both are overwritten.
+
+    On a processor it pays to look first: mostly there is no such place.
+    """
     size = q.abs()
-    return chosen(p, q, torch.lt(size, near, out=size), otherwise)
+    if size.device.type == "cpu" and size.numel() and bool(size.amin() >= near):  # not so where something is NaN
+        return p.div_(q)
+    return chosen(p, q, torch.lt(size, near, out=size), otherwise())
 
 
 def chosen(p: Tensor, q: Tensor, close: Tensor, otherwise: Tensor) -> Tensor:
@@ -101,11 +113,11 @@ def reveal_cancel(op: Op) -> Step:
         d, size = u - op.run.reference(u), layer.weight.abs()
         half = layer(d.abs(), size / 2)  # (P - N) / 2
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m)
+        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m, results=2)
         even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
         return (even.addcmul_(d.sign_(), odd),)
 
-    def multipliers(half: Tensor, z: Tensor, r: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    def multipliers(both: Tensor, apart: Tensor, half: Tensor, z: Tensor, r: Tensor, m: Tensor) -> None:
         """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N."""
         dz = torch.add(r / -2, z, alpha=0.5)  # half of it: (|d w| + d w) / 2 = (d w)+
         positive, negative = half + dz, half - dz
@@ -116,8 +128,8 @@ def reveal_cancel(op: Op) -> Step:
             plus, minus = effects(r, z, positive.clone(), negative.clone(), least)
             above = effects(r - op.cap, z - op.cap, positive, negative, least)
             plus, minus = plus - above[0], minus - above[1]
-        apart = torch.sub(plus, minus, out=dz).mul_(m)
-        return plus.add_(minus).mul_(m), apart
+        torch.sub(plus, minus, out=apart).mul_(m)
+        torch.add(plus, minus, out=both).mul_(m)
 
     return Step(y, [u], back)
 
@@ -152,7 +164,7 @@ def cross_max(op: Op) -> Step:
         dx, dy = x - op.run.paired(x0), y - op.run.paired(op.reference)
         given = at_pixels(m * part(dy, 1), winner)
         given += at_pixels(m * part(dy, -1), op.run.paired(winner0).expand(y.shape))
-        return (ratio(given, dx, 1e-7, torch.zeros_like(dx[:1])),)
+        return (ratio(given, dx, 1e-7, lambda: torch.zeros_like(dx[:1])),)
 
     def at_pixels(signal: Tensor, index: Tensor) -> Tensor:
         """The signal of each window, added at its pixel of the given index."""
@@ -185,28 +197,38 @@ def softmax(op: Op) -> Step:
     """p = exp(l), l_k = x_k - log S, S = sum_j exp(x_j): exp and log by rescaling, so m_x = m_l - sum(m_l) d(log S)/dx.
 
     The slope of exp from u0 to u is exp(max(u, u0)) (1 - exp(-t)) / t, t = |u - u0|: no term is large however far
-    input and reference are apart, and nothing cancels however near they are.
+    input and reference are apart, and nothing cancels however near they are. exp(x) is p S.
     """
     x, p, dim = op.x, op(), op.argument(1, "dim")
 
-    def slope(t: Tensor) -> Tensor:
-        """(1 - exp(-t)) / t of t >= 0, 1 at t = 0. Overwrites it."""
-        t = t.clamp_(min=1e-30)
-        return torch.expm1(-t).neg_().div_(t)
+    def slope(t: Tensor, out: Tensor | None = None) -> Tensor:
+        """(1 - exp(-|t|)) / |t|, 1 at t = 0. Overwrites t."""
+        t = t.abs_().neg_().clamp_(max=-1e-30)
+        return torch.expm1(t, out=out).div_(t)
+
+    def log_sum(x: Tensor, p: Tensor) -> Tensor:
+        """log S, off the largest: its p is exp(x - log S), and no less than one over their number."""
+        return x.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).log_()
 
     def back(m: Tensor) -> tuple[Tensor]:
         x0, p0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-        one_by_one = dim % x.dim() > 0
-        return (by_images(multiplied, x, p, x0, p0, m) if one_by_one else multiplied(x, p, x0, p0, m),)
+        parts = x, p, log_sum(x, p), x0, p0, log_sum(x0, p0), m
+        if dim % x.dim() > 0:
+            return (by_images(multiply, *parts),)
+        multiply(value := torch.empty_like(x), *parts)
+        return (value,)
 
-    def multiplied(x: Tensor, p: Tensor, x0: Tensor, p0: Tensor, m: Tensor) -> Tensor:
+    def multiply(
+        value: Tensor, x: Tensor, p: Tensor, log_s: Tensor, x0: Tensor, p0: Tensor, log_s0: Tensor, m: Tensor
+    ) -> None:
         d = (x - x0).nan_to_num_(nan=0.0)  # minus infinity less itself, of a mask; of an image that is NaN p is, too
-        log_s, log_s0 = x.logsumexp(dim, keepdim=True), x0.logsumexp(dim, keepdim=True)
-        d_log_s = log_s - log_s0
-        m_log = slope((d - d_log_s).abs_()).mul_(torch.maximum(p, p0)).mul_(m)
-        through_s = torch.maximum(x, x0).sub_(torch.maximum(log_s, log_s0)).exp_().mul_(slope(d.abs_()))
-        through_s.mul_(m_log.sum(dim, keepdim=True) / slope(d_log_s.abs_()))
-        return m_log.sub_(through_s)
+        d_log_s, most = log_s - log_s0, torch.maximum(log_s, log_s0)
+        t = d - d_log_s
+        m_log = slope(t, out=value).mul_(torch.maximum(p, p0, out=t)).mul_(m)
+        slope_s, shared = slope(d, out=t), m_log.sum(dim, keepdim=True) / slope(d_log_s)
+        through_s = torch.mul(p, (log_s - most).exp_(), out=d)
+        through_s = torch.maximum(through_s, p0 * (log_s0 - most).exp_(), out=d).mul_(slope_s)
+        m_log.addcmul_(through_s, shared, value=-1)
 
     return Step(p, [x], back)
 

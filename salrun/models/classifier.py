@@ -105,6 +105,8 @@ class Classifier(nn.Module):
         self.name = name
         self.fingerprint = fingerprint
         self._last: tuple[Tensor, Tensor, str | None, Space, Pass] | None = None
+        self.frozen = False  # nobody changes its weights: what depends on them alone may be kept
+        self.beside: object = None  # what methods that compare with a reference keep of its pass, if it is frozen
 
     @property
     def exact(self) -> Classifier:
@@ -177,8 +179,8 @@ class Classifier(nn.Module):
         self._last = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles do not carry the kept pass."""
-        return {**self.__dict__, "_last": None}
+        """Copies and pickles do not carry the kept passes, and may be changed."""
+        return {**self.__dict__, "_last": None, "beside": None, "frozen": False}
 
     def _pass(self, x: Tensor, target: Tensor, layer: str | None, space: Space, to_input: bool) -> Pass:
         outputs: list[Tensor] = []

@@ -1,4 +1,5 @@
-"""Faster copies of a classifier: BatchNorm folded, channels last; one that only runs forward compiled where it pays.
+"""Faster copies of a classifier: BatchNorm folded, attention with images first, channels last; one that only runs
+forward compiled where it pays.
 
 Every step proves itself on a probe: where the copy's probabilities (of a differentiable copy: its gradients too) would
 be further from the exact ones (the network in float64) than a tolerance, or where the step fails, it is not taken and a
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from salrun.errors import SalrunError
+from salrun.models.batch_first import images_first
 from salrun.models.classifier import Classifier, Space
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class InferenceCopy(Classifier):
         self.network = network
         self.gradients = gradients
         self._original = (original,)  # in a tuple it is no submodule
+        self.frozen = True
 
     @property
     def exact(self) -> Classifier:
@@ -234,8 +237,11 @@ def folded_copy(
 
 
 def _laid_out(module: nn.Module, probe: Tensor, trial: Trial, keep: Collection[str] = ()) -> tuple[Network, list[str]]:
-    """The module with its BatchNorms folded and its channels last, as far as both prove themselves; what was done."""
+    """BatchNorms folded, attention with images first, channels last, as far as each proves itself; what was done."""
     module, steps = _folded(module, probe, trial.agrees, keep)
+    attending = copy.deepcopy(module)
+    if images_first(attending) and trial.agrees(attending, "images_first"):
+        module, steps = attending, [*steps, "images_first"]
     if probe.ndim == 4:
         other = Network(copy.deepcopy(module).to(memory_format=torch.channels_last), channels_last=True)
         if trial.agrees(other, "channels_last"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -15,14 +16,16 @@ from torch import Tensor, nn
 
 from salrun.errors import SalrunError
 from salrun.methods import backward
-from salrun.methods.backward import _KINDS, Affine, Rules, Tape, trace
+from salrun.methods.backward import _KINDS, Affine, Op, Rules, Tape, trace
 from salrun.methods.deep_taylor import DeepTaylor
 from salrun.methods.deeplift import _RESCALE, DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
 from salrun.methods.guided import DeconvNet, GuidedBackprop
 from salrun.methods.lrp import LRP
 from salrun.methods.relevance import alpha_beta_rule
 from salrun.models.classifier import Classifier
-from salrun.types import Method
+from salrun.models.inference import InferenceCopy, folded_copy
+from salrun.rng import Draws
+from salrun.types import Fitted, Method
 from tests import slow_relevance as slow
 from tests import toys
 from tests.toys import MEAN, STD, shaken
@@ -760,6 +763,49 @@ def test_names_of_operators_exist() -> None:
     assert set(_RESCALE.rules) >= {"max_pool", "bilinear", "softmax", "layer_norm"}
 
 
+class Forked(nn.Module):
+    """Which of two layers runs depends on the image, and the reference goes with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bright, self.dark, self.out = nn.Linear(12, 5), nn.Linear(12, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.bright if bool((x.detach().mean() > 0).all()) else self.dark
+        return self.out(layer(x.flatten(1)).relu())
+
+
+def test_the_pass_of_a_reference_is_kept_on_a_copy_for_as_long_as_it_is_the_same() -> None:
+    x = torch.rand(2, 3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.tensor([0, 2])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Forked().double().eval()
+    model = Classifier(module, mean=(0.5,), std=(0.25,))
+    copied = folded_copy(model, x)
+    assert isinstance(copied, InferenceCopy)
+    asked = [("zeros", x), ("zeros", x), ("black", x), ("black", 1 - x), ("zeros", 0.1 * x), ("zeros", x), ("mean", x)]
+    for baseline, images in asked:
+        method = DeepLiftRescale(baseline=baseline)  # type: ignore[arg-type]
+        maps = [method(m, images, target, Draws.of(0, ["a", "b"]), Fitted()) for m in (model, copied)]
+        torch.testing.assert_close(maps[1], maps[0], rtol=1e-10, atol=1e-12)
+    computed: list[str] = []
+    original = backward.Tape._beside
+
+    def counted(run: backward.Tape, op: Op, value: Tensor) -> Tensor:
+        computed.append(op.name)
+        return original(run, op, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backward.Tape, "_beside", counted)
+        method = DeepLiftRescale(baseline="mean")
+        method(copied, x.flip(0), target, Draws.of(0, ["a", "b"]), Fitted())
+        assert computed == [], "another batch, the same reference"
+        method(copied, 0.1 * x, target, Draws.of(0, ["a", "b"]), Fitted())
+        assert computed, "another way through the network"
+    assert copy.deepcopy(copied).beside is None
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("block", [7, 1 << 17])
 def test_element_by_element_in_blocks_is_the_same(
@@ -770,7 +816,17 @@ def test_element_by_element_in_blocks_is_the_same(
     x = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
     one = torch.randn(1, 4, 5, 6, generator=torch.Generator().manual_seed(1))  # a row for all
     expected = (x * one, x - one)
-    found = backward.by_blocks(lambda a, b: (a * b, a - b), x, one)
+
+    def both(product: Tensor, difference: Tensor, a: Tensor, b: Tensor) -> None:
+        torch.mul(a, b, out=product)
+        torch.sub(a, b, out=difference)
+
+    def total(value: Tensor, a: Tensor, b: Tensor) -> None:
+        torch.add(a, b, out=value)
+
+    found = backward.by_blocks(both, x, one, results=2)
     for value, wanted in zip(found, expected, strict=True):
         assert torch.equal(value, wanted) and value.shape == x.shape
-    assert torch.equal(backward.by_blocks(lambda a, b: (a + b,), x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
+    assert torch.equal(backward.by_blocks(total, x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
+    assert torch.equal(backward.by_images(total, x, one), x + one)
+    assert torch.equal(backward.by_images(total, x, one.expand(x.shape)), x + one)

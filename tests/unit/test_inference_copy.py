@@ -503,6 +503,60 @@ def test_really_compiled_in_half_precision(bfloat16: None) -> None:
 # -- there and back ----------------------------------------------------------------------------------------------------
 
 
+class Attending(nn.Module):
+    """Two layers of self-attention over the rows of the image, `options` as `nn.MultiheadAttention` has them."""
+
+    def __init__(self, asked: dict[str, object] | None = None, **options: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.MultiheadAttention(48, 3, **{"batch_first": True, **options})  # type: ignore[arg-type]
+            for _ in range(2)
+        )
+        self.out = nn.Linear(48, 4)
+        self.asked = {"need_weights": False} if asked is None else asked
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.transpose(1, 2).flatten(2)
+        for layer in self.layers:
+            tokens = tokens + layer(tokens, tokens, tokens, **self.asked)[0]
+        return self.out(tokens.mean(1))
+
+
+MASK = torch.ones(16, 16, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize("heads_bias", [True, False])
+def test_attention_with_its_images_first_is_the_same(heads_bias: bool) -> None:
+    model = classifier(Attending(bias=heads_bias)).double()
+    x, target = images().double(), torch.tensor([0, 1, 2, 3])
+    copied = folded_copy(model, x)
+    assert isinstance(copied, InferenceCopy) and copied.steps == ("images_first", "channels_last")
+    assert all(type(layer) is nn.MultiheadAttention for layer in model.module.layers), "the model is left alone"
+    expected, found = (gradient_at(m, model.normalise(x), target, "norm") for m in (model, copied))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert gap(model, copied, x) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"need_weights": False, "attn_mask": MASK}, {"need_weights": False, "key_padding_mask": MASK[:4]}],
+    ids=["weights", "mask", "padding"],
+)
+def test_attention_that_is_asked_for_more_is_torchs_own(asked: dict[str, object]) -> None:
+    model, x = classifier(Attending(asked)).double(), images().double()
+    copied = folded_copy(model, x)
+    assert gap(model, copied, x) <= 1e-12
+    plain = folded_copy(classifier(Attending()).double(), x)
+    plain.module.load_state_dict(model.module.state_dict())
+    assert not asked or gap(model, plain, x) > 1e-3, "the mask matters"
+
+
+def test_attention_of_tokens_first_or_with_further_keys_is_left_as_it_is() -> None:
+    for options in ({"batch_first": False}, {"add_zero_attn": True}, {"add_bias_kv": True}):
+        copied = folded_copy(classifier(Attending(**options)), images())
+        assert isinstance(copied, InferenceCopy) and "images_first" not in copied.steps
+
+
 def test_a_folded_copy_has_the_same_gradients_and_layers() -> None:
     model, x = Classifier(lively(TomsettCNN()), MEAN, STD, {"cam": "block3.relu2"}, "net", "f"), images(3, 32)
     copied, target = folded_copy(model, x), torch.tensor([1, 0, 2])
