@@ -6,8 +6,8 @@
 
 TextBox's letters: each file is the whole text box, 19 rows (Arial's ascender at size 20) by the glyph's advance box.
 The paper's font is Arial 20, which is not free. Liberation Sans has Arial's widths but a lower cap height, so 20.8
-gives Arial's ink box (rows 4..18) and pixel counts (A 100, B 130); the gamma brings the sum of ink to Arial's (A 69.5, B
-89.9) within 1%. The watermark's characters are em squares (`--up`: what the font has above them), large enough to be
+gives Arial's ink box (rows 4..18) and pixel counts (A 100, B 130); the gamma brings the sum of ink to Arial's (A 69.5,
+B 89.9) within 1%. The watermark's characters are em squares (`--up`: what the font has above them), large enough to be
 shrunk; their files are called by code point (u6377.pgm). Both fonts have the SIL Open Font License, as each file says.
 Glyphs are committed so that pixels never depend on the installed FreeType or Pillow.
 """
