@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from salrun.datasets.base import choice_seed
+from salrun.datasets.ink import covered, glyph
 from salrun.datasets.pictures import read_pictures
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import Between, check_declared
@@ -30,7 +31,6 @@ from salrun.types import NEUTRAL, PRIMARY, SECONDARY, Batch
 
 VERSION = 1  # of the generator: a change of any pixel needs a new number
 SPLITS = ("train", "validation")
-GLYPHS = Path(__file__).parent / "glyphs"
 # Positions in the sorted file list that the paper's code draws real backgrounds from (58 stands twice there).
 PLACES = (
     *(0, 9, 10, 12, 15, 16, 17, 19, 20, 21, 24, 25, 26, 27, 28, 33, 34, 35, 37, 39, 41, 42, 43, 45, 46, 47, 49, 50),
@@ -38,18 +38,6 @@ PLACES = (
 )
 CANDIDATES = 16  # positions tried at a time
 ROUNDS = 64  # before a placement is called impossible
-
-
-@lru_cache(maxsize=64)
-def glyph(name: str) -> np.ndarray:
-    """A glyph's bitmap, its whole text box: a bundled one by name, or any picture file by path."""
-    path = GLYPHS / f"{name}.pgm"
-    if not path.exists():
-        path = Path(name)
-    if not path.exists():
-        bundled = sorted(p.stem for p in GLYPHS.glob("*.pgm"))
-        raise unknown("glyph", name, bundled, "dataset.objects (a bundled glyph or a picture's path)")
-    return np.asarray(Image.open(path).convert("L"))
 
 
 @dataclass(frozen=True)
@@ -337,12 +325,9 @@ class TextBox:
         """Pictures (B, 3, H, W) uint8."""
         canvas = self._backdrop(draws).permute(0, 2, 3, 1)
         for thing in sorted(self.things.values(), key=lambda t: t.draw):
-            color = torch.tensor(thing.color, dtype=torch.int32)
+            color = torch.tensor(thing.color)
             for bitmap, spot in self._spots(thing, buckets, places[thing.name]):
-                cover = bitmap.to(torch.int32)[..., None]
-                # Pillow's blend: division by 255 with rounding, in integers.
-                mixed = canvas[spot].to(torch.int32) * (255 - cover) + color * cover + 128
-                canvas[spot] = (((mixed >> 8) + mixed) >> 8).to(torch.uint8)
+                canvas[spot] = covered(canvas[spot], color, bitmap[..., None])
         return canvas.permute(0, 3, 1, 2).contiguous()
 
     def _masks(self, buckets: Sequence[str], places: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
+from salrun.papers.labels import label_points
 from salrun.papers.style import PALETTE, figure, save, styled
 from salrun.results.court import ALL, CARE, NEVER, NOT_JUDGED, SETTING, TOLD, USE, titles
 
@@ -39,28 +42,35 @@ def _whole(table: pd.DataFrame) -> pd.DataFrame:
 @styled()
 def against(court: pd.DataFrame, other: str, label: str) -> Figure:
     """Agreement with the known order against another column, a panel per data set and ladder; size is cost."""
-    groups = list(court.groupby(["dataset", "ladder"], sort=False))
-    fig, axes = figure(len(groups), 1, height=4.2)
-    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=True):
+    groups = list(court.dropna(subset=["agreement", other]).groupby(["dataset", "ladder"], sort=False))
+    fig, axes = figure(max(1, len(groups)), 1, height=4.2)
+    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=False):
         _points(ax, part, other)
         ax.set_title(f"{dataset}, ladder of {ladder}: {part['models'].max()} models, {part['images'].max()} images")
         ax.set_xlabel(label)
         ax.set_ylabel("agreement with the known order")
+    advised = [advice for advice in COLOURS if advice in set(court["advice"])]
+    dots = [Line2D([], [], color=COLOURS[advice], marker="o", linestyle="") for advice in advised]
+    fig.legend(dots, advised, loc="outside upper center", ncols=len(COLOURS))
+    fig.draw_without_rendering()  # names are placed where the points will be
+    for ax, (_, part) in zip(axes.flat, groups, strict=False):
+        spans = [Bbox.from_extents(r[other], r["low"], r[other], r["high"]).padded(0.004) for _, r in part.iterrows()]
+        label_points(
+            ax, list(zip(part[other], part["agreement"], strict=True)), list(titles(part)), _sizes(part), spans
+        )
     return fig
 
 
+def _sizes(part: pd.DataFrame) -> np.ndarray:
+    return 15 + 12 * np.log2(1 + part["passes"].fillna(0).to_numpy(dtype=float))
+
+
 def _points(ax: Axes, part: pd.DataFrame, other: str) -> None:
-    part = part.dropna(subset=["agreement", other])
     ax.axhline(0, color=CHANCE, linestyle="--", linewidth=1)
-    size = 15 + 12 * np.log2(1 + part["passes"].fillna(0).to_numpy(dtype=float))
-    colour = part["advice"].map(COLOURS)
-    ax.vlines(part[other], part["low"], part["high"], color=list(colour), linewidth=0.8)
-    ax.scatter(part[other], part["agreement"], s=size, c=list(colour), alpha=0.8)
-    for advice in [advice for advice in COLOURS if advice in set(part["advice"])]:
-        ax.scatter([], [], c=COLOURS[advice], label=advice)
-    ax.legend(loc="best", fontsize=7)
-    for x, y, title in zip(part[other], part["agreement"], titles(part), strict=True):
-        ax.annotate(title, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6)
+    colour = list(part["advice"].map(COLOURS))
+    ax.vlines(part[other], part["low"], part["high"], color=colour, linewidth=0.8)
+    ax.scatter(part[other], part["agreement"], s=_sizes(part), c=colour, alpha=0.8)
+    ax.margins(x=0.12)
 
 
 @styled()
@@ -68,8 +78,11 @@ def preferences(worse: pd.DataFrame) -> Figure:
     """How often the worse of two maps scores higher, by difference of their doses; chance is one half."""
     groups = list(worse.groupby(["dataset", "ladder"], sort=False))
     most = max(len(part) for _, part in groups)
-    fig, axes = figure(1, len(groups), height=0.8 + 0.07 * most, sharex=True)
-    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=True):
+    columns = min(2, len(groups))
+    fig, axes = figure(-(-len(groups) // columns), columns, height=1 + 0.07 * most, sharex=True)
+    for ax in axes.flat[len(groups) :]:
+        ax.set_visible(False)
+    for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=False):
         order = part.groupby(["metric", "mode", "score"], sort=False)["mean"].mean().sort_values().index
         place = {key: y for y, key in enumerate(order)}
         ax.axvline(0.5, color=CHANCE, linestyle="--", linewidth=1)
@@ -84,6 +97,6 @@ def preferences(worse: pd.DataFrame) -> Figure:
         ax.set_yticks(range(len(order)), list(names), fontsize=6)
         ax.set_ylim(len(order) - 0.5, -0.5)
         ax.set_title(f"{dataset}, {ladder}")
-        ax.set_xlabel("share of pairs of which the worse scores higher")
-        ax.legend(loc="upper right")
+    fig.supxlabel("share of pairs of which the worse scores higher", fontsize=9)
+    fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig

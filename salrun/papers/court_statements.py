@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from salrun.results.court import NOT_JUDGED, TOLD
 
 ORDERED = ("deletion", "insertion", "pixel_flipping", "aopc_morf", "aopc_lerf", "irof")
 PERTURBING = (*ORDERED, "saco", "idsds", "sensitivity_n", "faithfulness")
+ON_MOSAICS = {"insertion": 0.61, "idsds": 0.61, "saco": 0.47, "irof": 0.43, "deletion": 0.07}  # of grid_cifar10-0
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -114,15 +115,43 @@ def _p2(tables: Tables) -> Iterator[Part]:
 
 
 def _p3(tables: Tables) -> Iterator[Part]:
-    court = tables["court"]
-    if "mc" in court:
-        flipping, correlation = (court[court["metric"] == m]["mc"].dropna() for m in ("pixel_flipping", "faithfulness"))
-        if len(flipping) and len(correlation):
-            yield "pixel_flipping - faithfulness", float(flipping.iloc[0] - correlation.iloc[0]), float("nan")
+    """On logits where both were asked so: probabilities of perturbed models may be 0 or 1, whatever is removed."""
+    for modes in (["logit"], ["", "default"]):
+        pair = [_consistency(tables, metric, modes) for metric in ("pixel_flipping", "faithfulness")]
+        if all(len(of) for of in pair):
+            flipping, correlation = (of.iloc[0] for of in pair)
+            error = np.hypot(flipping["mc_error"], correlation["mc_error"])
+            yield "pixel_flipping - faithfulness", float(flipping["mc"] - correlation["mc"]), float(error)
+            return
 
 
-GRID = "grid_cifar10"
-asked = partial(Statement, data=("textbox", GRID, "grid_imagenet"))
+def _consistency(tables: Tables, metric: str, modes: Sequence[str]) -> pd.DataFrame:
+    """Lines of the metric's own score in these modes."""
+    row = _default(tables, metric)
+    if row is None or "consistency" not in tables:
+        return pd.DataFrame()
+    found = tables["consistency"]
+    own = (found["metric"] == metric) & (found["score"] == row["score"]) & found["mode"].isin(modes)
+    return found[own & found["mc"].notna()]
+
+
+def _w1(tables: Tables) -> Iterator[Part]:
+    for metric in ("deletion", "insertion", "aopc_morf", "aopc_lerf"):
+        for by in ("inverse", "random"):
+            row = _default(tables, metric)
+            line = None if row is None else _line(tables, "fooled", row, by=by)
+            if line is not None:
+                yield f"{metric} against {by}", 0.5 - line["mean"], _error(line)
+
+
+def _w2(tables: Tables) -> Iterator[Part]:
+    for metric, on_mosaics in ON_MOSAICS.items():
+        if (row := _default(tables, metric)) is not None:
+            yield metric, row["agreement"] - on_mosaics, _error(row)
+
+
+GRID, WATERMARK = "grid_cifar10", "watermark_imagenet"
+asked = partial(Statement, data=("textbox", GRID, "grid_imagenet", WATERMARK))
 STATEMENTS = (
     asked("C1", "metrics that remove pixels by their order are right on the noise ladder", "most", _c1),
     asked("C2", "no metric is right about every defect", "every", _c2),
@@ -131,6 +160,8 @@ STATEMENTS = (
     asked("C5", "masking metrics are fooled by a constant map", "every", _c5),
     asked("C6", "there is a reliable metric that is not right", "some", _c6),
     asked("C7", "metrics that are told the masks are right about noise, shift and permute", "every", _c7),
+    asked("W1", "deleting by order prefers the good map to wrong ones", "every", _w1, data=(WATERMARK,)),
+    asked("W2", "agreement is higher than on mosaics of CIFAR-10", "most", _w2, data=(WATERMARK,)),
     asked("P1", "LeRF agrees with the noise ladder by .95 or more (F-Fidelity)", "average", _p1, data=(GRID,)),
     asked("P2", "MoRF of a ladder made from Grad-CAM has the wrong sign (F-Fidelity)", "average", _p2, data=(GRID,)),
     asked("P3", "pixel flipping is more consistent than faithfulness correlation (MetaQuantus)", "average", _p3),

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from salrun.errors import SalrunError
-from salrun.results.run import LADDER, Run
-from salrun.results.scored import Scored, Series, read_runs
+from salrun.results.run import Run
+from salrun.results.scored import Scored, Series, ladder_of, read_runs
 from salrun.results.tables import write_csv, write_parquet
 from salrun.stats.court import DRAWS as COURT_DRAWS
 from salrun.stats.court import (
@@ -27,6 +27,7 @@ from salrun.stats.court import (
     Estimate,
     agreement_by_image,
     consistency,
+    consistency_error,
     macro_agreement,
     mean_over_models,
     over_models,
@@ -82,16 +83,14 @@ def ladders(scored: Scored) -> list[Ladder]:
     """The ladders among the methods; a defect of a single dose is of the bottom, as are controls that are no rungs."""
     found: dict[str, Ladder] = {}
     for name, options in scored.methods.items():
-        if options.get("_target_") != LADDER:
+        if not (title := ladder_of(options)):
             continue
-        base = str((options.get("base") or {}).get("_target_", "Oracle")).rpartition(".")[2].lower()
-        title = base if options.get("mix", "pixels") == "pixels" else f"{base} by {options['mix']}"
         ladder = found.setdefault(title, Ladder(title))
         if options["dose"] == 0:
             ladder.base = name
         else:
             ladder.rungs.setdefault(options["defect"], {})[float(options["dose"])] = name
-    blind = [name for name in scored.controls if scored.methods.get(name, {}).get("_target_") != LADDER]
+    blind = [name for name in scored.controls if not ladder_of(scored.methods.get(name, {}))]
     for ladder in found.values():
         if not ladder.base:
             raise SalrunError(f"the ladder of {ladder.title} has no map of dose 0: there is nothing to be worse than")
@@ -108,6 +107,7 @@ def judge(scored: Scored) -> dict[str, pd.DataFrame]:
     agreement    with the known order: on all defects, on each, and on the order of the methods by PAFL and PIOU
     preferences  how often the worse of two maps scores higher, by defect and difference of their doses
     fooled       how often a map of the bottom scores higher than the good one
+    consistency  MetaQuantus' score, where the runs have perturbed models
     """
     there = ladders(scored)
     if not there:
@@ -119,13 +119,17 @@ def judge(scored: Scored) -> dict[str, pd.DataFrame]:
         alphas = _reliability(cells, scored)
         for ladder in there:
             setting = Setting(dataset, ladder.title, series)
-            made = _of_ladder(cells, ladder)
+            climbed = {cell: matrix for cell, matrix in cells.items() if ladder.base in matrix}
+            if not climbed:
+                continue
+            made = _of_ladder(climbed, ladder)
             made["agreement"] += _of_methods(cells, truths, series, scored)
             rows["court"].append({**_called(setting), **_short(made), **alphas, **_cost(series, scored)})
             for name, lines in made.items():
                 rows[name] += [_called(setting) | line for line in lines]
     tables = {name: pd.DataFrame(lines) for name, lines in rows.items() if lines}
     if len(known := _consistencies(scored)):
+        tables["consistency"] = known
         tables["court"] = tables["court"].merge(known, how="left", on=["dataset", "metric", "mode", "score"])
     tables["court"] = _advised(tables["court"], scored)
     return tables
@@ -320,6 +324,7 @@ def _consistencies(scored: Scored) -> pd.DataFrame:
         whole = [four for roles in cells.values() if (four := _consistency(roles))]
         if whole:
             means = {name: float(np.mean([four[name] for four in whole])) for name in whole[0]}
+            means["mc_error"] /= np.sqrt(len(whole))
             rows.append({**dict(zip(("dataset", "metric", "mode", "score"), place, strict=True)), **means})
     return pd.DataFrame(rows)
 
@@ -337,7 +342,8 @@ def _consistency(roles: Mapping[str, pd.DataFrame]) -> Mapping[str, float]:
         [matrix.reindex(index=images, columns=methods).to_numpy() for matrix in matrices]
         for matrices in ([roles[OWN_MODEL]], sides[MINOR], sides[DISRUPTIVE])
     )
-    return consistency(own[0], minor, disruptive)
+    error = consistency_error(own[0], minor, disruptive)
+    return {**consistency(own[0], minor, disruptive), "mc_error": error}
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from salrun.errors import SalrunError
-from salrun.results.run import Run
+from salrun.results.run import LADDER, Run
 from salrun.results.tables import directions_of
 from salrun.stats.reliability import CELL, SERIES, Direction, wide
+
+ORACLE = "oracle"  # the ladder whose rungs keep their names
 
 
 class Series(NamedTuple):
@@ -58,7 +60,7 @@ def read_runs(paths: Sequence[Path]) -> Scored:
     if not paths:
         raise SalrunError("there is nothing to judge: give the folder of at least one run")
     runs = [Run(path) for path in paths]
-    scores = pd.concat([run.scores for run in runs], ignore_index=True)
+    scores = pd.concat([_scores(run) for run in runs], ignore_index=True)
     refuse_other_methods(runs)
     images = pd.concat([run.images.merge(run.cells[["cell", *CELL]], on="cell") for run in runs], ignore_index=True)
     directions: dict[tuple[str, str, str], Any] = {}
@@ -70,8 +72,8 @@ def read_runs(paths: Sequence[Path]) -> Scored:
         scores.drop_duplicates(keys, keep="last", ignore_index=True),
         images.drop_duplicates([*CELL, "image_id"], keep="last", ignore_index=True),
         directions,
-        tuple(dict.fromkeys(name for run in runs for name in run.controls)),
-        {name: about.get("options") or {} for run in runs for name, about in run.methods.items()},
+        tuple(dict.fromkeys(called(run, name) for run in runs for name in run.controls)),
+        {called(run, name): about.get("options") or {} for run in runs for name, about in run.methods.items()},
         tuple(listed.values()),
     )
 
@@ -81,12 +83,34 @@ def refuse_other_methods(runs: Sequence[Run]) -> None:
     seen: dict[tuple, tuple[Run, Any]] = {}
     for run in runs:
         for cell, (name, about) in product(run.cells["cell"], run.methods.items()):
-            other, options = seen.setdefault((cell, name), (run, about.get("options")))
+            other, options = seen.setdefault((cell, called(run, name)), (run, about.get("options")))
             if about.get("options") != options:
                 raise SalrunError(
                     f"{other.path} and {run.path} are of one model, but methods.{name} differs between them: "
                     f"judge them apart, or give the methods other names"
                 )
+
+
+def ladder_of(options: Mapping[str, Any]) -> str:
+    """The ladder that a method with these options is a rung of, by its base and its mix; empty where it is none."""
+    if options.get("_target_") != LADDER:
+        return ""
+    base = str((options.get("base") or {}).get("_target_", ORACLE)).rpartition(".")[2].lower()
+    return base if options.get("mix", "pixels") == "pixels" else f"{base} by {options['mix']}"
+
+
+def called(run: Run, name: str) -> str:
+    """A run's method as tables of several runs call it: rungs of ladders with another base go by that base too."""
+    ladder = ladder_of(run.methods[name].get("options") or {}) if name in run.methods else ""
+    return name if ladder in ("", ORACLE) else f"{name} of {ladder}"
+
+
+def _scores(run: Run) -> pd.DataFrame:
+    scores = run.scores
+    new = {name: called(run, name) for name in run.ladders}
+    if all(name == other for name, other in new.items()):
+        return scores
+    return scores.assign(method=[new.get(name, name) for name in scores["method"]])
 
 
 def _directions(run: Run) -> dict[tuple[str, str, str], str]:

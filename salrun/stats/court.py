@@ -18,6 +18,7 @@ from salrun.stats.ranks import wilcoxon
 from salrun.stats.reliability import rankings
 
 DRAWS = 1000
+GROUPS = 10  # of images, for the jackknife
 FEWEST = 3  # maps that an order is made of: two are equal or opposite
 
 
@@ -128,12 +129,35 @@ def consistency(scores: ArrayLike, minor: Sequence[ArrayLike], disruptive: Seque
     ranks = rankings(own)
 
     def p(others: Sequence[Floats]) -> float:
-        return float(np.nanmean([wilcoxon(own - q) for q in others]))
+        return _mean_known([wilcoxon(own - q) for q in others])
 
     def share(holds: Sequence[Floats]) -> float:
-        return float(np.nanmean(np.stack(holds)))
+        return _mean_known(holds)
 
     kept = [np.where(np.isnan(ranks + rankings(q)), np.nan, ranks == rankings(q)) for q in nr]
     fell = [np.where(np.isnan(own - q), np.nan, own > q) for q in ar]
     four = {"iac_nr": p(nr), "iac_ar": 1 - p(ar), "iec_nr": share(kept), "iec_ar": share(fell)}
     return {**four, "mc": float(np.mean(list(four.values())))}
+
+
+def _mean_known(values: Sequence[Floats]) -> float:
+    """NaN where nothing is known."""
+    known = np.stack(values)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def consistency_error(scores: ArrayLike, minor: Sequence[ArrayLike], disruptive: Sequence[ArrayLike]) -> float:
+    """Standard error of mc over images: the jackknife that leaves out one of ten groups of images at a time.
+
+    sqrt((g - 1) / g sum_k (mc_k - their mean)^2); NaN of fewer than three images.
+    """
+    own = np.asarray(scores, dtype=np.float64)
+    groups = min(GROUPS, len(own))
+    if groups < FEWEST:
+        return float("nan")
+    nr, ar = ([np.asarray(q, dtype=np.float64) for q in side] for side in (minor, disruptive))
+    group = np.arange(len(own)) % groups
+    kept = [group != k for k in range(groups)]
+    left = np.array([consistency(own[k], [q[k] for q in nr], [q[k] for q in ar])["mc"] for k in kept])
+    return float(np.sqrt((groups - 1) * left.var()))

@@ -21,6 +21,7 @@ from salrun.results.tables import KEY
 from salrun.stats.court import (
     agreement_by_image,
     consistency,
+    consistency_error,
     macro_agreement,
     mean_over_models,
     over_models,
@@ -104,6 +105,18 @@ def test_consistency_of_a_metric_that_is_what_metaquantus_asks_for():
     assert noise["iec_nr"] < 0.5
 
 
+def test_the_error_of_consistency_is_that_of_a_mean_where_it_is_one():
+    """So many fall that Wilcoxon's p is 0 in any part of the images: mc is their share / 4 + what does not move."""
+    fall = rng(0).random((200, 1)) < 0.9
+    own = np.concatenate([np.ones((200, 1)), np.zeros((200, 1))], axis=1)
+    worse = np.where(fall, own - 1, own + 1)
+    error = consistency_error(own, [own], [worse])
+    share = fall.std() / np.sqrt(200) / 4
+    assert error == pytest.approx(share, rel=0.5)  # an error of ten groups is known to a quarter
+    assert consistency_error(own, [own], [own - 1]) == pytest.approx(0, abs=1e-6)
+    assert np.isnan(consistency_error(own[:2], [own[:2]], [own[:2] - 1]))
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 LADDER = {"_target_": "salrun.methods.ladder.Ladder", "mix": "pixels"}
@@ -142,7 +155,7 @@ METRICS = {  # (metric, mode) -> score of a map, given its worth and an image's 
 }
 
 
-def court_run(folder, n=30, seed=0, fingerprint=""):
+def court_run(folder, n=30, seed=0, fingerprint="", base="baselines.Oracle", metrics=None):
     draws = rng(seed)
     rows = [
         {
@@ -151,16 +164,19 @@ def court_run(folder, n=30, seed=0, fingerprint=""):
             "value": score(method, draws.random()),
         }
         for (metric, mode), score in METRICS.items() for method in METHODS for i in range(n)
+        if metrics is None or metric in metrics
     ]  # fmt: skip
-    metrics = [
+    listed = [
         {"metric": m, "mode": mode, "direction": "higher", "turned": [], "options": {}, "passes": 7.0}
         for m, mode in METRICS
+        if metrics is None or m in metrics
     ]
     about = {"label": "", "view": "raw", "target": "predicted"}
-    methods = {name: {**about, "options": options} for name, options in METHODS.items()}
+    of_base = {"base": {"_target_": f"salrun.methods.{base}"}}
+    methods = {name: {**about, "options": o | (of_base if "base" in o else {})} for name, o in METHODS.items()}
     scores = pd.DataFrame(rows).assign(cell=f"c{seed}")
     cells = scores[KEY].drop_duplicates().assign(role="model", source="shipped", fingerprint=fingerprint)
-    return save_run(folder, scores, metrics=metrics, methods=methods, cells=cells)
+    return save_run(folder, scores, metrics=listed, methods=methods, cells=cells)
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +208,29 @@ def test_ladders_are_found_by_their_options(tmp_path):
     assert ladder.title == "oracle" and ladder.base == "good"
     assert ladder.rungs["flip"] == {dose: f"flip_{dose:g}" for dose in DOSES[1:]}
     assert ladder.bottom == {"constant": "constant", "random": "random"}
+
+
+def test_ladders_of_two_bases_of_one_model_are_judged_together(tmp_path):
+    runs = [court_run(tmp_path / "oracle", n=4)]
+    runs.append(court_run(tmp_path / "cam", n=4, base="cam.GradCAM", metrics=("right", "upside_down")))
+    first, second = ladders(scored := read_runs(runs))
+    assert (first.title, first.base) == ("oracle", "good") and (second.title, second.base) == (
+        "gradcam",
+        "good of gradcam",
+    )
+    assert second.bottom == {"constant": "constant of gradcam", "random": "random"}
+    assert set(scored.controls) == {*RUNGS, *(f"{name} of gradcam" for name in RUNGS), "random"}
+    court = judge(scored)["court"]
+    assert set(court[court["ladder"] == "gradcam"]["metric"]) == {"right", "upside_down"}  # what was measured of it
+    assert set(court[court["ladder"] == "oracle"]["metric"]) > {"right", "upside_down", "blind"}
+    assert court["agreement"].notna().all()
+    assert cli.run(["court", *map(str, runs), "-o", str(tmp_path / "out")]) == 0
+    same = [court_run(tmp_path / name, n=2, base="cam.GradCAM") for name in ("one", "other")]
+    facts = json.loads((same[1] / "run.json").read_text())
+    facts["methods"]["good"]["options"]["base"]["layer"] = "another"
+    (same[1] / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(SalrunError, match="methods.good differs between them"):
+        read_runs(same)
 
 
 def test_a_right_metric_agrees_everywhere_and_a_blind_one_where_it_sees(tables):
@@ -263,6 +302,7 @@ def test_consistency_is_a_column_where_models_were_shaken(tmp_path):
     apart = [part.assign(experiment="consistency") for part in (own, *shaken)]
     court = judge(replace(scored, scores=pd.concat([scored.scores, *apart])))["court"].set_index(["metric", "mode"])
     assert court.loc[("right", "default"), "mc"] == pytest.approx(1, abs=1e-3)
+    assert court.loc[("right", "default"), "mc_error"] == pytest.approx(0, abs=1e-3)
     assert court.loc[("right", "default"), "models"] == 1  # what has no ladder is no model of the court
 
 

@@ -98,6 +98,7 @@ NAMES_OF_DRAWS = {
     ),
     *("random_logit", "road", "sensitivity_n/", "smooth_mprt"),
     *("grid/asked", "grid/classes", "grid/pictures", "ladder/noise", "ladder/permute", "ladder/pixels"),
+    *("watermark/order", "watermark/places"),
     *("noised", "weights"),
 }
 
