@@ -28,7 +28,9 @@ def check(cfg: DictConfig) -> dict[str, Any]:
     """The config as plain values, every name, key and type of it checked. Raises SalrunError in one sentence."""
     _check_switches(cfg)
     for folder in ("data_root", "cache_dir"):
-        OmegaConf.update(cfg, folder, folder_of(folder, cfg[folder]), force_add=True)
+        given = OmegaConf.select(cfg, folder, throw_on_resolution_failure=False)
+        if given is None or isinstance(given, str):
+            OmegaConf.update(cfg, folder, folder_of(folder, given), force_add=True)
     try:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as fault:

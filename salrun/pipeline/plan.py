@@ -87,7 +87,8 @@ class Plan:
 def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     """Count what is to be done; forward passes are timed for half a second on each model that has something to do."""
     images, model = sum(len(t.ids) for t in tiles), stages.models[OWN]
-    by_model = cache(lambda: forward_rate(stages.folded(), cell, cell.tile))
+    largest = max(len(t.ids) for t in tiles)
+    by_model = cache(lambda: forward_rate(stages.folded(), cell, largest))
     by_copy = by_model
     fast = [part.name for part in cell.methods if part.method.forward_only]
     if fast or any("model" in m.metric.needs for m in cell.metrics):

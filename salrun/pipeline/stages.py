@@ -68,6 +68,9 @@ def tiles(ids: Sequence[str], size: int, shard: tuple[int, int] = (0, 1)) -> lis
 def tiles_of(cell: Cell) -> list[Tile]:
     """The tiles that a cell works on. A view that clips by group sees one tile: every tile must be a whole group."""
     ids = cell.dataset.explained()
+    twice = next((name for name, n in Counter(ids).items() if n > 1), None)
+    if twice is not None:
+        raise SalrunError(f"data set '{cell.dataset.name}' explains image {twice} twice: is a group named twice?")
     work = tiles(ids, cell.tile, cell.shard)
     views = [part.view for part in cell.methods] + [m.view for m in cell.metrics if isinstance(m.view, NamedView)]
     clipping = next((view.name for view in views if view.needs_clip), None)

@@ -149,6 +149,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["+experiment=zhang_transforms", "dataset.transforms.crop=[2]"], "crop must be above 0 and at most 1 each, got 2"),
     # of absurd size, or no number at all
     ([SMERF, f"seed={2**63}"], "seed must be between"),
+    ([SMERF, "cache_dir=[1]"], "cache_dir must be str, got [1]"),
+    ([SMERF, "data_root={a: 1}"], "data_root must be str, got {'a': 1}"),
+    ([*BASE, "dataset.groups=[2,2]"], "explains image validation-b2-"),
     ([SMERF, f"tile={10**20}"], "tile must be between 1 and 65536"),
     ([SMERF, f"chunk={10**20}"], "chunk must be between 1 and 65536"),
     ([SMERF, "threads=1000000000"], "threads must be between 1 and 1024"),

@@ -12,7 +12,7 @@ import torch
 
 from salrun.config.check import check
 from salrun.config.compose import compose_config
-from salrun.pipeline import cell
+from salrun.pipeline import cell, plan
 from salrun.pipeline.stages import Stages
 from salrun.results import record
 from salrun.results.run import Run
@@ -85,6 +85,13 @@ def test_a_plan_counts_the_maps_of_all_models(finished: Run) -> None:
         f"{m}, 1 others": (6, 0) for m in ("gradient", "edge")
     }
     assert planned.map_bytes == 2 * 6 * 2 * 3 * 64 * 64 * 4
+
+
+def test_no_more_images_are_timed_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+    monkeypatch.setattr(plan, "forward_rate", lambda model, cell, batch: timed.append(batch) or 1.0)
+    run(tmp_path / "run", "methods=[gradient]", "metrics=[pafl]", "report=false", "tile=65536")
+    assert set(timed) == {6}
 
 
 def test_no_map_is_stored_where_none_is_to_be_kept(tmp_path: Path, finished: Run) -> None:
