@@ -123,6 +123,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([*BASE, "+seed=1"], "seed"),
     ([*BASE, "hydra.run.dirr=x"], "hydra.run.dirr"),
     ([SMERF, "-m", "--cfg", "job"], "--multirun and --cfg do not go together"),
+    ([*BASE, "metrics.pafl.blur=3", "--shell-completion"], "--shell-completion: "),
     ([SMERF, "--config-name", "other"], "add files of yours by --config-dir"),
     # types, choices and ranges of settings and of parts
     ([SMERF, "fit_images=many"], "fit_images must be int or null, got 'many'"),
