@@ -49,6 +49,10 @@ def hand_over(command: Command, settings: Sequence[str] = ()) -> None:
     except SystemExit as left:  # after --hydra-help
         if users_place(left):
             raise
+    except (TypeError, ValueError, AttributeError) as fault:  # of words that completion does not expect
+        if not command.flags.shell_completion:
+            raise
+        raise SalrunError(f"--shell-completion: {_first_line(fault)}") from fault
     except HydraException as fault:
         raise SalrunError(_as_swept(str(fault).splitlines()[0], command)) from fault
 

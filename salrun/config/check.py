@@ -21,6 +21,7 @@ from salrun.errors import SalrunError, unknown
 from salrun.ranges import complaint
 
 TRACKERS = "salrun.tracking."  # each module of it is called as the package it writes for
+OF_EACH = {"target": "Literal['predicted', 'label', 'least_probable'] | None", "label": "str | None"}  # of a method
 NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,120}")
 
 
@@ -61,9 +62,10 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         raise SalrunError("no methods chosen: add 'methods=[gradient,...]' (salrun list methods)")
     for name, spec in config["methods"].items():
         _check_part(spec, f"methods.{name}", OF_METHOD, selected=config["methods"])
-        wrong = complaint(spec.get("target"), "Literal['predicted', 'label', 'least_probable'] | None")
-        if wrong:
-            raise SalrunError(f"methods.{name}.target {wrong}")
+        for key, kind in OF_EACH.items():
+            wrong = complaint(spec.get(key), kind)
+            if wrong:
+                raise SalrunError(f"methods.{name}.{key} {wrong}")
         if spec.get("target") and isinstance(config["target"], dict):
             raise SalrunError(f"methods.{name}.target: a run that explains a function of the logits explains no class")
     for name, spec in _mapping(config.get("metrics"), "metrics").items():

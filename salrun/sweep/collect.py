@@ -83,7 +83,10 @@ def tell(comparisons: Sequence[Comparison]) -> None:
 
 
 def _check_out(out: Path, runs: list[Run]) -> None:
-    """Refuse to write over a run; over an earlier collection is all right."""
+    """Refuse to write over a run or below a file; over an earlier collection is all right."""
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise SalrunError(f"-o {out}: {there} is no folder: choose another")
     for run in runs:
         if out.resolve() in (run.path, *run.path.parents) and "runs" not in read_facts(run.path):
             raise SalrunError(f"-o {out} is or holds {run.path}, which is collected: choose another folder")

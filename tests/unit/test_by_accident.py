@@ -97,6 +97,9 @@ def test_a_collection_is_not_written_over_its_runs(tmp_path: Path, capsys: pytes
         assert code == 2 and "which is collected: choose another folder" in line
     code, line = said(["collect", str(run), "-o", str(other)], capsys)
     assert code == 2 and "is a run of its own" in line
+    for out in ("/dev/null", str(other / "run.json" / "x")):
+        code, line = said(["collect", str(run), "-o", out], capsys)
+        assert code == 2 and "is no folder: choose another" in line
     assert (run / "run.json").read_bytes() == before
 
 

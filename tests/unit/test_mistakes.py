@@ -11,6 +11,7 @@ import pytest
 from salrun.cli import main as cli
 from salrun.config.command import Command
 from salrun.errors import SalrunError
+from salrun.pipeline import cell
 from tests.conftest import ROOT
 
 SMERF = "+experiment=smerf_simple_fr"
@@ -122,6 +123,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([*BASE, "+seed=1"], "seed"),
     ([*BASE, "hydra.run.dirr=x"], "hydra.run.dirr"),
     ([SMERF, "-m", "--cfg", "job"], "--multirun and --cfg do not go together"),
+    ([*BASE, "metrics.pafl.blur=3", "--shell-completion"], "--shell-completion: "),
     ([SMERF, "--config-name", "other"], "add files of yours by --config-dir"),
     # types, choices and ranges of settings and of parts
     ([SMERF, "fit_images=many"], "fit_images must be int or null, got 'many'"),
@@ -133,6 +135,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "shard=3"], "shard must be i/n with 0 <= i < n, e.g. shard=0/4, got '3'"),
     ([SMERF, "reading=text"], "reading must be one of recommended, paper, code, got 'text'"),
     ([SMERF, "+methods.gradient.target=guess"], "methods.gradient.target must be one of predicted, label"),
+    ([*BASE, "+methods.gradient.label=[1]"], "methods.gradient.label must be str or null, got [1]"),
     ([SMERF, "methods=[rise]", "methods.rise.n_masks=0"], "methods.rise.n_masks must be at least 1, got 0"),
     ([SMERF, "methods=[rise]", "methods.rise.n_masks=few"], "methods.rise.n_masks must be int, got 'few'"),
     ([SMERF, "methods=[rise]", "methods.rise.p1=0"], "methods.rise.p1 must be above 0 and at most 1, got 0"),
@@ -230,12 +233,17 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
+def computed(*_: object) -> None:
+    raise AssertionError("it was taken for no mistake")
+
+
 @pytest.mark.parametrize(("words", "told"), MISTAKES, ids=lambda v: " ".join(v)[-40:] if isinstance(v, list) else None)
 def test_a_mistake_is_one_line(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SALRUN_CACHE", str(tmp_path / "store"))
+    monkeypatch.setattr(cell, "explain_and_score", computed)
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -168,6 +168,7 @@ WRONG: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [  # what reads it, th
     (partial(stages._unpack, 2), RIGHT, {}),
     (partial(stages._unpack, 2), RIGHT, {"names": []}),
     (partial(stages._unpack, 3), RIGHT, {"names": [""]}),
+    (partial(stages._unpack, 3), {k: v for k, v in RIGHT.items() if k != "/curve"}, {"names": [""]}),
     (partial(stages._unpack, 2), {**RIGHT, "/flag": torch.full((2,), 99, dtype=torch.uint8)}, {"names": [""]}),
     (partial(stages._unpack, 2), {**RIGHT, "/value": torch.zeros(2)}, {"names": [""]}),
     (partial(stages._unpack, 2), {**RIGHT, "/curve": torch.zeros(3)}, {"names": [""]}),
