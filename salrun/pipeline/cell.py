@@ -24,7 +24,7 @@ from salrun.pipeline.facts import cell_table, run_facts
 from salrun.pipeline.heap import keep_freed_memory
 from salrun.pipeline.measured import Measured
 from salrun.pipeline.numerics import Numerics, measure, probe_seconds, refuse_large
-from salrun.pipeline.plan import Line, Plan, duration, judged, plan
+from salrun.pipeline.plan import Line, Plan, check_costs, duration, judged, plan
 from salrun.pipeline.stages import OWN, Result, Stages, Tile, tiles_of
 from salrun.pipeline.telling import tell
 from salrun.progress import watched
@@ -67,8 +67,9 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
             return out
         with record.stage("model"):
             obtained = obtain_models(cell)
-        stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
+        check_costs(cell, obtained[OWN].classifier)
         record.write(**run_facts(cell, obtained, overrides))
+        stages = Stages(cell, {role: model.classifier for role, model in obtained.items()})
         record.write(halved=stages.halved)  # the list itself: what is halved later stands in it
         doubts = [doubt for role in stages.models for doubt in stages.soundness(role).doubts(role)]
         record.write(deviations=[*record.facts["deviations"], *doubts])
@@ -153,6 +154,7 @@ def preview(cell: Cell, work: list[Tile]) -> Plan:
         training = cell.recipe.training_passes(data)
     else:
         model = cell.recipe.obtain(data, cell.seed, cell.store, cell.device).classifier
+    check_costs(cell, model)
     stages = Stages(cell, {OWN: model})
     cost = replace(plan(cell, stages, work), numerics=foretold(cell, stages, trained=not training))
     if training:

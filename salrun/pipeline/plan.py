@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from typing import Any
 
 import torch
 
 from salrun.config.parts import MetricPart
+from salrun.errors import named
 from salrun.methods.chunking import halving
 from salrun.models.classifier import Classifier
 from salrun.pipeline.build import Cell
+from salrun.pipeline.returned import check_cost
 from salrun.pipeline.stages import OWN, Stages, Tile
+from salrun.store.sources import of_user
 
 PROBE_SECONDS = 0.5
 ENTRY_SECONDS = 0.003  # what the key, the checks and the writing of a map or score take beside its passes
@@ -150,6 +154,19 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     width = 4 if cell.precision == "float32" else 8
     size_of_maps = images * (1 + len(cell.others)) * len(cell.methods) * shape[0] * shape[1] * shape[2] * width
     return Plan(lines, images, len(tiles), size_of_maps, due, entries, host)
+
+
+def check_costs(cell: Cell, model: Classifier) -> None:
+    """Refuse users' parts whose costs cannot be added up."""
+    shape = cell.dataset.shape
+    given: dict[str, tuple[Any, ...]] = {"passes": (model, shape), "shared_passes": (model, shape)}
+    given["host_seconds"] = (shape,)
+    asked: list[tuple[str, Any, str]] = [(f"method '{p.name}'", p.method, "passes") for p in cell.methods]
+    asked += [(f"metric '{m.name}'", m.metric, cost) for m in cell.metrics for cost in given]
+    for who, part, cost in asked:
+        if of_user(part):
+            with named(who):
+                check_cost(getattr(part, cost)(*given[cost]), who, cost)
 
 
 def judged(metric: MetricPart, role: str) -> bool:

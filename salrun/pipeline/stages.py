@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from salrun.config.parts import MethodPart, MetricPart
-from salrun.errors import SalrunError, named
+from salrun.errors import SalrunError
 from salrun.methods.chunking import FREE_CHUNK, gather_chunked, halving
 from salrun.methods.iba import fit_feature_stats
 from salrun.metrics.common import settled
@@ -31,7 +31,7 @@ from salrun.models.target import targeted
 from salrun.pipeline.build import Cell
 from salrun.pipeline.guard import Guard
 from salrun.pipeline.reading import Reader
-from salrun.pipeline.returned import check_cost, check_map, check_scores
+from salrun.pipeline.returned import check_map, check_scores
 from salrun.rng import Draws
 from salrun.store.entries import check_entry, key_of
 from salrun.store.sources import of_user, source_of, source_of_module, users_code
@@ -111,7 +111,6 @@ class Stages:
         self.guard = Guard()
         for role, model in self.models.items():
             self.guard.keep_model(role, model)
-        self._check_costs()
         self.computed = {role: {"maps": 0, "scores": 0} for role in self.models}  # what the store did not have
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
@@ -135,19 +134,6 @@ class Stages:
         return targeted(
             model, target, key_of("target", model=model.fingerprint, of=self.cell.config["target"], code=code)
         )
-
-    def _check_costs(self) -> None:
-        """Refuse users' parts whose costs cannot be added up."""
-        model, shape = self.models[OWN], self.cell.dataset.shape
-        asked: list[tuple[str, Any, str, tuple[Any, ...]]] = []
-        for part in (p for p in self.cell.methods if of_user(p.method)):
-            asked.append((f"method '{part.name}'", part.method, "passes", (model, shape)))
-        for metric in (m for m in self.cell.metrics if of_user(m.metric)):
-            costs = {"passes": (model, shape), "shared_passes": (model, shape), "host_seconds": (shape,)}
-            asked += [(f"metric '{metric.name}'", metric.metric, cost, given) for cost, given in costs.items()]
-        for who, part, cost, given in asked:
-            with named(who):
-                check_cost(getattr(part, cost)(*given), who, cost)
 
     def base(self, role: str) -> dict[str, Any]:
         """What every key of a model's results holds."""

@@ -17,8 +17,8 @@ from salrun.config.catalogue import load_file, names, register
 from salrun.config.parts import method_part, metric_parts
 from salrun.conformance import examine
 from salrun.errors import SalrunError, named, users_fault
+from salrun.pipeline.plan import check_costs
 from salrun.pipeline.returned import check_map, check_scores
-from salrun.pipeline.stages import Stages
 from salrun.results.record import RunRecord, read_facts
 from tests.odd_parts import COSTS, FACTS, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
 from tests.torture.attacks import NET, OWN, own_home
@@ -115,10 +115,9 @@ def test_what_a_class_says_of_itself_is_looked_at(source: str, fact: str, told: 
 @pytest.mark.parametrize(("fact", "told"), COSTS.values(), ids=COSTS)
 def test_a_cost_that_cannot_be_added_up_is_told(fact: str, told: str, tmp_path: Path) -> None:
     part = method_part(with_fact(tmp_path, METHOD, fact))  # type: ignore[arg-type]
-    data = SimpleNamespace(fingerprint=dict, shape=(3, 8, 8), explained=list)
-    cell = SimpleNamespace(target=None, dataset=data, config={}, device=torch.device("cpu"), methods=[part], metrics=[])
+    cell = SimpleNamespace(dataset=SimpleNamespace(shape=(3, 8, 8)), methods=[part], metrics=[])
     with pytest.raises(SalrunError) as raised:
-        Stages(cell, {"model": classifier()})  # type: ignore[arg-type]
+        check_costs(cell, classifier())  # type: ignore[arg-type]
     assert str(raised.value).startswith(f"method 'odd_method' {told}")
 
 
