@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 import opcode
+import os
 import signal
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from salrun.console import EXIT, console_kept
 
 OURS = str(Path(__file__).resolve().parent)
 PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -68,16 +72,38 @@ def users_fault(fault: BaseException) -> SalrunError | None:
 
 @contextmanager
 def named(who: str) -> Iterator[None]:
-    """Around a call of a user's code: what it raises becomes an error of his."""
+    """Around a call of a user's code: what it raises becomes an error of his, as does a console that it broke."""
+    spoilt: list[str] = []
     try:
-        yield
+        with console_kept(spoilt):
+            yield
     except SalrunError:
         raise
     except BaseException as fault:
         place = users_place(fault)
+        if spoilt:
+            raise _silenced(who, spoilt) from fault
         if interrupts(fault) or (isinstance(fault, SystemExit) and not place):
             raise
         raise SalrunError(f"{who} raised {told(fault)}{f' ({place})' if place else ''}") from fault
+    if spoilt:
+        raise _silenced(who, spoilt)
+
+
+def _silenced(who: str, spoilt: Iterable[str]) -> SalrunError:
+    return SalrunError(f"{who} closes or removes {', '.join(spoilt)}, which others need after it")
+
+
+def catch_exits() -> None:
+    """From now on `os._exit` in a user's file is a SystemExit, of which we can tell; not in children that he forks."""
+    process = os.getpid()
+
+    def leave(status: int) -> None:
+        if os.getpid() == process and _of_user(sys._getframe(1).f_code.co_filename):
+            raise SystemExit(status)
+        EXIT(status)
+
+    os._exit = leave  # type: ignore[assignment]
 
 
 def near(name: str, options: Iterable[str], n: int = 3) -> str:

@@ -39,6 +39,14 @@ RAISING = {
     "depth": ("f = lambda: f(); f()", "raised RecursionError"),
     "text": ("raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})", "raised E"),
 }
+SILENCING = {
+    "stdout closed": ("sys.stdout.close()", "closes or removes sys.stdout"),
+    "stderr closed": ("sys.stderr.close(); 1 / 0", "closes or removes sys.stderr"),
+    "stdout none": ("sys.stdout = None", "closes or removes sys.stdout"),
+    "descriptor": ("import os; os.close(1)", "closes or removes sys.stdout"),
+    "print": ("import builtins; builtins.print = None", "closes or removes print"),
+    "exit": ("import os; os._exit(0)", "raised SystemExit: 0"),
+}
 MAPS = {
     "none": ("return None", "returned a NoneType"),
     "numpy": ("return x.numpy()", "returned a ndarray"),

@@ -57,9 +57,16 @@ def _combinations(command: Command) -> Iterator[list[str]]:
     for override in parsed:
         if override.key_or_group == "hydra.verbose" and type(override.value()) in (dict, int, float, NoneType):
             raise SalrunError(f"'{override.input_line}': hydra.verbose must be true, false or names of loggers")
+        if override.key_or_group == "hydra.output_subdir" and not _a_name(override.value()):
+            raise SalrunError(f"'{override.input_line}': hydra.output_subdir must be a name, or null; no / and no ..")
     if not command.multirun:
         _check_one_job(parsed)
     return expand(command.overrides, command.folders)
+
+
+def _a_name(value: Any) -> bool:
+    """Whether it names something in a folder, nothing beside or above it."""
+    return value is None or (str(value).strip() not in ("", ".", "..") and not set("/\\") & set(str(value)))
 
 
 def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
@@ -197,6 +204,7 @@ def _composed(overrides: Sequence[str], folders: tuple[Path, ...]) -> DictConfig
         )
         raise SalrunError(told) from fault
     _check_keys(whole, plain, search, folders)
+    _check_empty(plain, whole)
     _check_variants(plain, whole)
     _check_views(plain, whole)
     return whole
@@ -346,6 +354,13 @@ def _groups(search: Sequence[str]) -> set[str]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         return set(loader.get_group_options("", ObjectType.GROUP, "config", list(search))) - {"hydra", "campaign"}
+
+
+def _check_empty(plain: Sequence[str], cfg: DictConfig) -> None:
+    """`methods={}` takes nothing away: Hydra merges a mapping into the one that is there."""
+    for override in map(_parsed, plain):
+        if override.value() == {} and OmegaConf.select(cfg, override.key_or_group, throw_on_resolution_failure=False):
+            raise SalrunError(f"'{override.input_line}' changes nothing: {override.key_or_group} stays as it was")
 
 
 def _check_variants(plain: Sequence[str], cfg: DictConfig) -> None:

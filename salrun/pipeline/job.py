@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from salrun.config.catalogue import load_plugins
-from salrun.errors import SalrunError, users_fault
+from salrun.errors import SalrunError, catch_exits, users_fault
 from salrun.store.files import open_log
 
 
@@ -29,6 +29,7 @@ def prepare_imports(folders: Iterable[Path] = ()) -> None:
     for folder in import_folders(folders):
         if folder not in sys.path:
             sys.path.append(folder)
+    catch_exits()
     load_plugins()
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from salrun.sweep.jobs import job_in
 from tests import fake_data, spoilers
-from tests.odd_parts import HEAD, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
+from tests.odd_parts import HEAD, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES, SILENCING
 from tests.torture.trials import SHIPPED, Finding, Life, Payload, Trial, finding, reference, refused, run_of, tables
 
 SMALL = [w for w in SHIPPED if not w.startswith(("methods", "metrics", "fit_images"))]
@@ -137,6 +137,7 @@ def odd_parts(folder: Path, n: int) -> Iterator[Finding]:
     plugin = home / "odd.py"
     kinds = [("methods=[odd_method]", METHOD, case) for case in (*RAISING.values(), *MAPS.values())]
     kinds += [("metrics=[odd_metric]", METRIC, case) for case in (*RAISING.values(), *SCORES.values())]
+    kinds += [("methods=[odd_method]", METHOD, case) for case in SILENCING.values()]
     kinds += [("methods=[gradient]", "{body}", case) for case in MODULES.values()]
     kinds += [("", NET.replace("return", "{body}\n        return"), case) for case in RAISING.values()]
     for word, source, (body, told) in kinds if n >= len(kinds) else kinds[:: len(kinds) // n]:

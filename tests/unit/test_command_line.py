@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -255,6 +256,13 @@ def test_errors_status_and_help_need_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["[0, 0, 2, 0, 2, 2]", "False"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_stream_that_the_shell_closed_is_no_fault(closed: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "salrun", "list", "methods"]
+    done = subprocess.run(f"{shlex.join(words)} {closed}", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
 
 
 ODD_NAMES = [

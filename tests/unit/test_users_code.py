@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from salrun.errors import SalrunError, named, users_fault
 from salrun.pipeline.plan import check_costs
 from salrun.pipeline.returned import check_map, check_scores
 from salrun.results.record import RunRecord, read_facts
-from tests.odd_parts import COSTS, FACTS, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES
+from tests.odd_parts import COSTS, FACTS, MAPS, METHOD, METRIC, MODULES, RAISING, SCORES, SILENCING
 from tests.torture.attacks import NET, OWN, own_home
 from tests.toys import classifier, images, scene
 
@@ -49,6 +50,45 @@ def test_what_a_part_raises_names_it_and_its_file(body: str, told: str, tmp_path
     assert str(raised.value).startswith(f"method 'odd' {told}")
     assert str(raised.value).endswith(f"({tmp_path / 'odd_part.py'}, line 9)")
     assert "\n" not in str(raised.value)
+
+
+TAKEN = """
+import importlib.util, sys
+from salrun.errors import SalrunError, catch_exits, named
+catch_exits()
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("taken", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        with named("it"):
+            module.f()
+    except SalrunError as fault:
+        print(fault)
+        print("and this", file=sys.stderr)
+print("the end")
+"""
+
+
+def test_a_console_that_a_part_takes_away_is_put_back_and_the_part_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.py" for number in range(len(SILENCING))]
+    for file, (body, _) in zip(files, SILENCING.values(), strict=True):
+        file.write_text(f"import sys\ndef f():\n    {body}\n")
+    done = subprocess.run([sys.executable, "-c", TAKEN, *map(str, files)], capture_output=True, text=True, timeout=60)
+    *lines, end = done.stdout.splitlines()
+    assert done.returncode == 0 and end == "the end", done.stderr
+    assert done.stderr.splitlines() == ["and this"] * len(files)
+    for line, (_, told) in zip(lines, SILENCING.values(), strict=True):
+        assert line.startswith(f"it {told}")
+
+
+def test_a_child_that_a_user_forks_may_end_as_it_likes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os\npid = os.fork()\nif not pid:\n    os._exit(7)\nprint(os.wait()[1] >> 8)"
+    )
+    code = "import sys; from salrun.errors import catch_exits; catch_exits(); sys.path[:0] = sys.argv[1:]; import mine"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["7"], done.stderr
 
 
 def handler(number: int, frame: object) -> None:
