@@ -15,7 +15,7 @@ from torch import Tensor
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import check_declared
 from salrun.rng import Draws
-from salrun.types import Batch
+from salrun.types import Batch, Labelled
 
 SPLITS = ("train", "validation", "test")
 
@@ -236,3 +236,24 @@ class TrainTestDataset(ImageDataset):
     @functools.cached_property
     def _digests(self) -> dict[str, str]:
         return {part: self.table(part).digest() for part in self.parts}
+
+
+class Derived:
+    """A data set whose images are made of those of `plain`, on which models are trained and verified."""
+
+    plain: Labelled
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.plain.classes
+
+    @property
+    def verification_split(self) -> str:
+        return self.plain.verification_split
+
+    def ids(self, split: str) -> list[str]:
+        return self.plain.ids(split)
+
+    def images(self, ids: list[str]) -> tuple[Tensor, Tensor]:
+        """Images of `plain` as they are, as bytes: what backgrounds and statistics are made of."""
+        return self.plain.images(ids)

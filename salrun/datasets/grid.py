@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from salrun.datasets.base import balanced
+from salrun.datasets.base import Derived, balanced
 from salrun.errors import SalrunError
 from salrun.ranges import AtLeast, Between, check_declared
 from salrun.rng import Draws
@@ -26,7 +26,7 @@ BATCH = 50
 
 
 @dataclass
-class Grid:
+class Grid(Derived):
     """`cells` x `cells` mosaics of pictures of `plain`, all of different classes; the predicted one is explained.
 
     Pictures: of up to `asked` test pictures, as many of each class, those that the model gives their own class with
@@ -59,14 +59,6 @@ class Grid:
         self.mask_names = tuple(f"cell{k}" for k in range(1, self.cells**2 + 1))
         self._effects: dict[str, Tensor] = {}  # of the mosaics that are explained
         self._tried = 0
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.plain.classes
-
-    @property
-    def verification_split(self) -> str:
-        return self.plain.verification_split
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
@@ -146,9 +138,6 @@ class Grid:
 
     # -- ids -------------------------------------------------------------------------------------------------------
 
-    def ids(self, split: str) -> list[str]:
-        return self.plain.ids(split)
-
     def explained(self) -> list[str]:
         if not self._effects:
             raise SalrunError(f"the mosaics of {self.name} are chosen by a model: it takes a run")
@@ -168,10 +157,6 @@ class Grid:
 
     def groups_of(self, ids: Sequence[str]) -> list[str]:
         return [self.classes[c] for c in self.labels(ids).tolist()]
-
-    def images(self, ids: list[str]) -> tuple[Tensor, Tensor]:
-        """Single pictures, as bytes: what backgrounds and statistics are made of."""
-        return self.plain.images(ids)
 
     # -- mosaics ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
+from salrun.datasets.base import Derived
 from salrun.errors import SalrunError, unknown
 from salrun.ranges import Above, AtMost, check_declared
 from salrun.rng import Draws
@@ -30,7 +31,7 @@ SIDE = 224  # `resize` counts pixels of an image of this side; others in proport
 
 
 @dataclass
-class Transformed:
+class Transformed(Derived):
     """Each explained image of `plain` as it is (`clean`) and in every variation, named `<id>@<transform>/<variation>`.
 
     A variation is the image's `group`. All work on raw pixels in [0, 1] and keep the image's size and label.
@@ -62,14 +63,6 @@ class Transformed:
             raise SalrunError("dataset.transforms leaves no image to explain: give a variation or clean=true")
         self.name, self.shape = self.plain.name, self.plain.shape
 
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.plain.classes
-
-    @property
-    def verification_split(self) -> str:
-        return self.plain.verification_split
-
     @functools.cached_property
     def _variations(self) -> dict[str, tuple[str, float]]:
         """group -> (transform, parameter); the image itself first."""
@@ -79,9 +72,6 @@ class Transformed:
         return variations
 
     # -- ids -------------------------------------------------------------------------------------------------------
-
-    def ids(self, split: str) -> list[str]:
-        return self.plain.ids(split)
 
     def explained(self) -> list[str]:
         return [i if v == CLEAN else f"{i}{MARK}{v}" for i in self.plain.explained() for v in self._variations]
@@ -97,10 +87,6 @@ class Transformed:
 
     def groups_of(self, ids: Sequence[str]) -> list[str]:
         return [self.split_id(i)[1] for i in ids]
-
-    def images(self, ids: list[str]) -> tuple[Tensor, Tensor]:
-        """Untransformed images, as bytes: what backgrounds and statistics are made of."""
-        return self.plain.images(ids)
 
     # -- images ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from salrun.datasets.base import Derived
 from salrun.datasets.ink import covered, glyph, resized
 from salrun.errors import SalrunError
 from salrun.ranges import Above, AtLeast, Between, check_declared
@@ -46,7 +47,7 @@ class Effect(NamedTuple):
 
 
 @dataclass
-class Watermark:
+class Watermark(Derived):
     """Test pictures of `plain`, of other classes, with a row of glyphs over them; class `class_index` is explained.
 
     The overlay: `glyphs` of `size` (share of the picture's height), their centre at `position` (shares of height and
@@ -91,14 +92,6 @@ class Watermark:
         self._ink = self._placed()
         self._effects: dict[str, Effect] = {}  # of the pictures that were tried
         self._kept: list[str] = []
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.plain.classes
-
-    @property
-    def verification_split(self) -> str:
-        return self.plain.verification_split
 
     # -- the overlay -----------------------------------------------------------------------------------------------
 
@@ -207,9 +200,6 @@ class Watermark:
 
     # -- ids -------------------------------------------------------------------------------------------------------
 
-    def ids(self, split: str) -> list[str]:
-        return self.plain.ids(split)
-
     def explained(self) -> list[str]:
         if not self._kept:
             raise SalrunError(f"the pictures of {self.name} are chosen by a model: it takes a run")
@@ -221,10 +211,6 @@ class Watermark:
 
     def groups_of(self, ids: Sequence[str]) -> list[str]:
         return [self.classes[self.class_index]] * len(ids)
-
-    def images(self, ids: list[str]) -> tuple[Tensor, Tensor]:
-        """Pictures without the overlay: what backgrounds and statistics are made of."""
-        return self.plain.images(ids)
 
     def batch(self, ids: list[str]) -> Batch:
         without, pixels = self.drawn(ids)

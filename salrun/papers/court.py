@@ -14,7 +14,7 @@ from matplotlib.transforms import Bbox
 
 from salrun.papers.labels import label_points
 from salrun.papers.style import PALETTE, figure, save, styled
-from salrun.results.court import ALL, CARE, NEVER, NOT_JUDGED, SETTING, TOLD, USE, titles
+from salrun.results.court import ALL, CARE, NEVER, NOT_JUDGED, SETTING, TOLD, USE, sample_of, titles
 
 CHANCE = "#888888"
 COLOURS = dict(zip((USE, SETTING, CARE, NEVER, NOT_JUDGED), PALETTE, strict=False))
@@ -46,7 +46,7 @@ def against(court: pd.DataFrame, other: str, label: str) -> Figure:
     fig, axes = figure(max(1, len(groups)), 1, height=4.2)
     for ax, ((dataset, ladder), part) in zip(axes.flat, groups, strict=False):
         _points(ax, part, other)
-        ax.set_title(f"{dataset}, ladder of {ladder}: {part['models'].max()} models, {part['images'].max()} images")
+        ax.set_title(f"{dataset}, ladder of {ladder}: {sample_of(part)}")
         ax.set_xlabel(label)
         ax.set_ylabel("agreement with the known order")
     advised = [advice for advice in COLOURS if advice in set(court["advice"])]

@@ -22,6 +22,7 @@ from salrun.results.court import (
     TOLD,
     USE,
     judge,
+    sample_of,
     titles,
     write_court,
 )
@@ -186,7 +187,7 @@ def cards(tables: Tables, assumptions: Mapping[str, str]) -> Iterator[str]:
             right = [f"{r.truth} {_two(r.mean)}" for r in mine.itertuples() if r.mean >= 0.7]
             wrong = [f"{r.truth} {_two(r.mean)}" for r in mine.itertuples() if r.mean < 0.3]
             yield (
-                f"- **On {row['dataset']}** ({row['models']} models, {row['images']} images): agreement "
+                f"- **On {row['dataset']}** ({sample_of(row)}): agreement "
                 f"{_span(row['agreement'], row['low'], row['high'])}; right about {_listed(right)}; wrong about "
                 f"{_listed(wrong)}; alpha {_two(row['alpha'])} ({row['reliability']})."
             )

@@ -397,8 +397,13 @@ def short_tables(court: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
                 "advice": best["advice"],
             }
         )
-        models, images = part["models"].max(), part["images"].max()
-        yield f"{dataset}, ladder of {ladder}: {models} models, {images} images", table
+        yield f"{dataset}, ladder of {ladder}: {sample_of(part)}", table
+
+
+def sample_of(rows: pd.DataFrame | pd.Series) -> str:
+    """`3 models, 60 images`: what rows of the court rest on."""
+    models, images = int(np.max(rows["models"])), int(np.max(rows["images"]))
+    return f"{models} model{'s' * (models != 1)}, {images} image{'s' * (images != 1)}"
 
 
 def court_of(run: Run) -> list[tuple[str, pd.DataFrame]]:

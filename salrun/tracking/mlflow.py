@@ -44,9 +44,11 @@ class MLflow:
         try:
             metrics = [Metric(name, value, run.start_time, 0) for name, value in finished.metrics.items()]
             params = [Param(plain(name), str(value)[:LONGEST]) for name, value in finished.parameters.items()]
-            for kind, entries in {"metrics": metrics, "params": params}.items():
+            batches: dict[str, Any] = {"metrics": metrics, "params": params}
+            for kind, entries in batches.items():
                 for first in range(0, len(entries), BATCH[kind]):
-                    client.log_batch(run.run_id, **{kind: entries[first : first + BATCH[kind]]})
+                    some: dict[str, Any] = {kind: entries[first : first + BATCH[kind]]}
+                    client.log_batch(run.run_id, **some)
             for name, path in finished.files.items():
                 client.log_artifact(run.run_id, str(path), name.rpartition("/")[0] or None)
         except BaseException:
