@@ -15,7 +15,7 @@ from salrun.cli.verbs import VERBS
 from salrun.config.catalogue import names
 from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
-from salrun.console import mend, open_closed
+from salrun.console import EXIT, mend, open_closed
 from salrun.errors import SalrunError, interrupts, users_fault
 from salrun.store.files import open_log
 
@@ -76,6 +76,8 @@ def run(argv: list[str]) -> int:
         if not isinstance(fault, Exception):
             raise
         return _fault(fault)
+    finally:
+        os._exit = EXIT  # whoever called this may end as he likes
 
 
 HELPS, VERSIONS = ("help", "-h", "--help"), ("-V", "--version")

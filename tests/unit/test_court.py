@@ -285,7 +285,7 @@ def test_runs_without_a_ladder_are_not_judged(tmp_path):
 def test_the_report_of_a_run_with_a_ladder_has_the_table(tmp_path):
     page = write_report(court_run(tmp_path / "run", n=3)).read_text()
     assert "The metrics before the court" in page and "upside_down" in page
-    assert court_of(Run(tmp_path / "run"))[0][0] == "d, ladder of oracle: 1 models, 3 images"
+    assert court_of(Run(tmp_path / "run"))[0][0] == "d, ladder of oracle: 1 model, 3 images"
 
 
 def test_spoilt_maps_are_not_compared_with_methods(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from salrun.cli import main as cli
 from salrun.config.catalogue import load_file, names, register
 from salrun.config.parts import method_part, metric_parts
 from salrun.conformance import examine
+from salrun.console import EXIT
 from salrun.errors import SalrunError, named, users_fault
 from salrun.pipeline.plan import check_costs
 from salrun.pipeline.returned import check_map, check_scores
@@ -89,6 +91,12 @@ def test_a_child_that_a_user_forks_may_end_as_it_likes(tmp_path: Path) -> None:
     code = "import sys; from salrun.errors import catch_exits; catch_exits(); sys.path[:0] = sys.argv[1:]; import mine"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["7"], done.stderr
+
+
+def test_who_calls_the_command_line_may_end_as_he_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", lambda status: None)
+    assert cli.run(["+experiment=smerf_simple_fr", "seeed=1"]) == 2
+    assert os._exit is EXIT
 
 
 def handler(number: int, frame: object) -> None:
