@@ -44,6 +44,7 @@ import torch
 import salrun
 from salrun.cli import main as cli
 from salrun.config.compose import compose_config
+from salrun.console import EXIT
 from salrun.errors import SalrunError
 from salrun.models import recipe
 from salrun.models.checkpoint import read_card
@@ -478,7 +479,7 @@ def judged(life: Life, names: Sequence[str]) -> str:
 
 def stop_at_plan() -> None:
     """A command that gets as far as its plan has no mistake."""
-    cell.preview = lambda *given: os._exit(0)  # type: ignore[assignment]
+    cell.preview = lambda *given: EXIT(0)  # type: ignore[assignment]
 
 
 def commands(folder: Path, n: int, seed: int = 1) -> Iterator[Finding]:
