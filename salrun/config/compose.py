@@ -55,13 +55,21 @@ def _combinations(command: Command) -> Iterator[list[str]]:
     check_files(command.folders)
     parsed = _all_parsed(command.overrides)
     for override in parsed:
-        if override.key_or_group == "hydra.verbose" and type(override.value()) in (dict, int, float, NoneType):
+        if override.key_or_group == "hydra.verbose" and not _verbosity(override.value()):
             raise SalrunError(f"'{override.input_line}': hydra.verbose must be true, false or names of loggers")
         if override.key_or_group == "hydra.output_subdir" and not _a_name(override.value()):
             raise SalrunError(f"'{override.input_line}': hydra.output_subdir must be a name, or null; no / and no ..")
     if not command.multirun:
         _check_one_job(parsed)
     return expand(command.overrides, command.folders)
+
+
+def _verbosity(value: Any) -> bool:
+    """Whether Hydra can read it: true, false, or names of loggers. A sweep's values are looked at as it begins."""
+    listed = value if isinstance(value, list) else getattr(value, "list", None)
+    if listed is not None:
+        return all(isinstance(getattr(name, "text", name), str) for name in listed)
+    return type(value) not in (dict, int, float, NoneType)
 
 
 def _a_name(value: Any) -> bool:

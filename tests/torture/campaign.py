@@ -255,9 +255,7 @@ def plugin_file(dice: random.Random, number: int, folder: Path) -> Attack:
 
 RUN_PLUGIN = [w for w in SHIPPED if not w.startswith(("methods", "metrics"))]
 RUN_PLUGIN += ["methods=[mine,smerf/edge]", "metrics=[yours]", "report=false", "dataset.groups=[1]"]
-RUN_PLUGIN[RUN_PLUGIN.index("dataset.n_per_bucket=1")] = (
-    "dataset.n_per_bucket=2"  # x[:1] is less
-)
+RUN_PLUGIN[RUN_PLUGIN.index("dataset.n_per_bucket=1")] = "dataset.n_per_bucket=2"  # x[:1] is less
 
 
 def config_or_plugin(dice: random.Random, number: int, folder: Path) -> Attack:

@@ -204,6 +204,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "hydra.output_subdir=../x"], "hydra.output_subdir must be a name, or null"),
     (["-m", SMERF, "seed=0,1", "hydra.output_subdir=/x"], "hydra.output_subdir must be a name, or null"),
     ([SMERF, "methods={}"], "'methods={}' changes nothing: methods stays as it was"),
+    ([SMERF, "hydra.verbose=[1,2]"], "hydra.verbose must be true, false or names of loggers"),
+    ([SMERF, "hydra.verbose=shuffle([1,2])"], "hydra.verbose must be true, false or names of loggers"),
     ([SMERF, "hydra.verbose={}"], "hydra.verbose must be true, false or names of loggers"),
     (["-m", SMERF, "seed=0,1", "hydra.verbose=3"], "hydra.verbose must be true, false or names of loggers"),
     ([SMERF, "model.arch._target_=[1]"], "model.arch._target_ must be a dotted name, got [1]"),
