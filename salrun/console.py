@@ -20,14 +20,20 @@ def _spare(number: int) -> int | None:
     return None
 
 
-SPARES = {name: _spare(number) for name, number in NUMBERS.items()}
+SPARES: dict[str, int | None] = {}
 
 
-def open_closed() -> None:
-    """Where the shell closed a stream (`>&-`) what is written to it goes nowhere."""
-    for name in NUMBERS:
+def take() -> None:
+    """As the command line begins: remember where the console is, so that it can be mended.
+
+    Where the shell closed a stream (`>&-`), what is written to it goes nowhere.
+    """
+    for name, number in NUMBERS.items():
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        if (old := SPARES.get(name)) is not None:  # taken before, in the parent of a fork, say
+            os.close(old)
+        SPARES[name] = _spare(number)
 
 
 def broken() -> list[str]:
@@ -54,7 +60,7 @@ def mend() -> None:
         name = what.removeprefix("sys.")
         if what == "print":
             builtins.print = PRINT
-        elif (spare := SPARES[name]) is not None:
+        elif (spare := SPARES.get(name)) is not None:
             old = getattr(sys, name)
             os.dup2(spare, NUMBERS[name])
             setattr(sys, name, os.fdopen(NUMBERS[name], "w", closefd=False))  # as long as the process
@@ -66,6 +72,8 @@ def mend() -> None:
 @contextmanager
 def console_kept(spoilt: list[str]) -> Iterator[None]:
     """Around a call of users' code: what it breaks is mended, and its name added to the list."""
+    if not SPARES:  # no command line: a notebook, a script
+        take()
     before = broken()
     try:
         yield

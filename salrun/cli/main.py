@@ -15,7 +15,7 @@ from salrun.cli.verbs import VERBS
 from salrun.config.catalogue import names
 from salrun.config.command import Command, read_command
 from salrun.config.settings import GROUPS, help_lines
-from salrun.console import EXIT, mend, open_closed
+from salrun.console import EXIT, mend, take
 from salrun.errors import SalrunError, interrupts, users_fault
 from salrun.store.files import open_log
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Do what the command line says; the exit code."""
-    open_closed()
+    take()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra re-raises instead of printing and exiting
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("salrun").setLevel(logging.INFO)
