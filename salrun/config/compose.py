@@ -212,6 +212,7 @@ def _composed(overrides: Sequence[str], folders: tuple[Path, ...]) -> DictConfig
         )
         raise SalrunError(told) from fault
     _check_keys(whole, plain, search, folders)
+    _check_given(plain, whole)
     _check_empty(plain, whole)
     _check_variants(plain, whole)
     _check_views(plain, whole)
@@ -313,6 +314,16 @@ def _check_keys(whole: DictConfig, plain: Sequence[str], search: Sequence[str], 
         raise SalrunError(f"unknown key '{path}': nothing reads it{near(path, {*paths} - {path}, n=1)}")
 
 
+def _check_given(plain: Sequence[str], whole: DictConfig) -> None:
+    """`???` stands for a value that somebody has to give; merged into one that is there, it changes nothing."""
+    content: Any = OmegaConf.to_container(whole)
+    typed = [(override.key_or_group, override.value()) for override in map(_parsed, plain)]
+    for key, part in (*content.items(), *typed):
+        for path, value in _values(part, str(key)) if key != "hydra" else ():
+            if "???" in (value if isinstance(value, list) else [value]):
+                raise SalrunError(f"{path} is ???, which says that a value is missing: give it one")
+
+
 def _interpolated(text: str) -> set[str]:
     """Patterns of the keys that interpolations read; one in another stands for any name, `${scale}` for the scales."""
     scales = "|".join(get_args(get_type_hints(Settings)["scale"]))
@@ -333,11 +344,16 @@ def _read(path: str, patterns: Iterable[str]) -> bool:
 
 def _paths(content: Any, where: str = "") -> Iterator[str]:
     """Every key that has a value, with its place."""
+    return (path for path, _ in _values(content, where))
+
+
+def _values(content: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(key with its place, its value)"""
     if not isinstance(content, dict) or not content:
-        yield where
+        yield where, content
         return
     for key, value in content.items():
-        yield from _paths(value, f"{where}.{key}" if where else str(key))
+        yield from _values(value, f"{where}.{key}" if where else str(key))
 
 
 def _additions(plain: Sequence[str]) -> dict[str, str]:
