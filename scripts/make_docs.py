@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from leaderboard import leaderboard
 from omegaconf import OmegaConf
@@ -41,6 +42,7 @@ from salrun.results.kept import keep as keep_run
 from salrun.results.kept import without_machine
 from salrun.results.run import Run
 from salrun.results.tables import ALL, markdown
+from salrun.stats.bootstrap import mean_interval
 from salrun.sweep.campaigns import PAPERS, evidence
 from salrun.sweep.collect import collect_runs
 
@@ -409,6 +411,44 @@ def table(folder: Path, name: str, *columns: str) -> str:
     return markdown(data[list(columns)] if columns else data)
 
 
+def runs_beside(folder: Path, method: str, first: str, *metrics: str) -> str:
+    """A method's mean score in every run of a campaign, in percent, with an interval over images.
+
+    In brackets: its difference from the first run's on the same images. The first run's other views are rows too.
+    """
+    every = {run.path.name.rpartition("-")[0]: run.scores for run in runs_of(folder)}
+    scores = {name: table[table["method"] == method] for name, table in every.items()}
+    rows = []
+    for name in (first, *(name for name in scores if name != first)):
+        for view in scores[name]["view"].unique() if name == first else ["minmax"]:
+            cells = [_beside(scores[name], view, scores[first], metric) for metric in metrics]
+            rows.append([f"{name}{'' if view == 'minmax' else f', maps as {view}'}", *cells])
+    return markdown(pd.DataFrame(rows, columns=["run", *metrics]))
+
+
+def _beside(here: pd.DataFrame, view: str, first: pd.DataFrame, metric: str) -> str:
+    def of(scores: pd.DataFrame, view: str) -> pd.Series:
+        part = scores[(scores["metric"] == metric) & (scores["view"] == view)]
+        part = part[part["mode"] == part["mode"].iloc[0]] if len(part) else part
+        return 100 * part.set_index("image_id")["value"]
+
+    values, before = of(here, view), of(first, "minmax")
+    if values.empty:
+        return ""
+    low, high = interval_of(values)
+    if here is first and view == "minmax":
+        return f"{values.mean():.1f} [{low:.1f}, {high:.1f}]"
+    change = (values - before).dropna()
+    low, high = interval_of(change)
+    return f"{values.mean():.1f} ({change.mean():+.1f} [{low:+.1f}, {high:+.1f}])"
+
+
+def interval_of(values: pd.Series) -> tuple[float, float]:
+    """95% bootstrap interval of the mean."""
+    found = mean_interval(values, np.random.default_rng(0))
+    return float(found.low[0]), float(found.high[0])
+
+
 def _three(cell: str) -> str:
     return f"{float(cell):+.3g}" if cell else ""
 
@@ -416,7 +456,7 @@ def _three(cell: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     f.__name__: f
     for f in (
-        *(provenance, commands, accuracy, checkpoints, table, page),
+        *(provenance, commands, accuracy, checkpoints, table, page, runs_beside),
         *(verdict, claims, readings, verdicts, items, pools, campaigns_beside, brightness, subsets, leaderboard),
     )
 }

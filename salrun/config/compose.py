@@ -58,7 +58,7 @@ def _combinations(command: Command) -> Iterator[list[str]]:
         if override.key_or_group == "hydra.verbose" and not _verbosity(override.value()):
             raise SalrunError(f"'{override.input_line}': hydra.verbose must be true, false or names of loggers")
         if override.key_or_group == "hydra.output_subdir" and not _a_name(override.value()):
-            raise SalrunError(f"'{override.input_line}': hydra.output_subdir must be a name, or null; no / and no ..")
+            raise SalrunError(f"'{override.input_line}': hydra.output_subdir must be a name, or null; no / $ and no ..")
     if not command.multirun:
         _check_one_job(parsed)
     return expand(command.overrides, command.folders)
@@ -69,12 +69,12 @@ def _verbosity(value: Any) -> bool:
     listed = value if isinstance(value, list) else getattr(value, "list", None)
     if listed is not None:
         return all(isinstance(getattr(name, "text", name), str) for name in listed)
-    return type(value) not in (dict, int, float, NoneType)
+    return type(value) not in (dict, int, float, NoneType) and "${" not in str(value)
 
 
 def _a_name(value: Any) -> bool:
     """Whether it names something in a folder, nothing beside or above it."""
-    return value is None or (str(value).strip() not in ("", ".", "..") and not set("/\\") & set(str(value)))
+    return value is None or (str(value).strip() not in ("", ".", "..") and not set("/\\$") & set(str(value)))
 
 
 def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:

@@ -468,11 +468,11 @@ class Stages:
     def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
         """Work that a metric (`source`: of its code) does once for all methods with the same target."""
         key = self._shared_key(result, part, source, name)
-        stored = self.cell.store.read("shared", key, _of_shapes)
+        stored = self.cell.store.read("shared", key, _of_forms)
         if stored is None:
             tensors = compute()
             self.guard.check()
-            self.cell.store.write("shared", key, tensors, _shapes(tensors))
+            self.cell.store.write("shared", key, tensors, _forms(tensors))
             return tensors
         return {k: v.to(self.cell.device) for k, v in stored.items()}
 
@@ -481,14 +481,14 @@ class Stages:
     ) -> dict[str, Tensor]:
         """The same for some images of the tile; the entry grows by those that it did not have."""
         key = self._shared_key(result, part, source, name)
-        stored = self.cell.store.read("shared", key, _of_shapes)
+        stored = self.cell.store.read("shared", key, _of_forms)
         kept = {k: v.to(rows.device) for k, v in stored.items()} if stored else {}
         missing = rows[~torch.isin(rows, kept["rows"])] if kept else rows
         if len(missing):
             new = {**compute(missing), "rows": missing}
             kept = {k: torch.cat([kept[k], v]) for k, v in new.items()} if kept else new
             self.guard.check()
-            self.cell.store.write("shared", key, kept, _shapes(kept))
+            self.cell.store.write("shared", key, kept, _forms(kept))
         place = (kept["rows"] == rows.unsqueeze(1)).long().argmax(1)
         return {k: v[place] for k, v in kept.items() if k != "rows"}
 
@@ -580,7 +580,7 @@ def _pack(named: Mapping[str, Score]) -> tuple[dict[str, Tensor], dict[str, Any]
             tensors[f"{name}/curve"] = score.curve
         if score.curve_x is not None:
             tensors[f"{name}/curve_x"] = score.curve_x
-    return tensors, {"names": list(named)}
+    return tensors, {"names": list(named), **_forms(tensors)}
 
 
 def _unpack(n: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Score]:
@@ -595,6 +595,7 @@ def _unpack(n: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[st
         for name in meta["names"]
     }
     check_entry(bool(scores), "names")
+    _check_forms(tensors, meta)
     for score in scores.values():
         check_entry(score.value.shape == score.flag.shape == (n,), "shapes")
         check_entry(score.value.dtype == torch.float64 and score.flag.dtype == torch.uint8, "types")
@@ -611,6 +612,7 @@ def _unpack(n: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[st
 def _stats(tensors: dict[str, Tensor], meta: dict[str, Any]) -> FeatureStats:
     stats = FeatureStats(tensors["mean"], tensors["std"], tensors["active"], int(meta["n"]))
     check_entry(stats.mean.shape == stats.std.shape == stats.active.shape and stats.mean.dim() == 3, "shapes")
+    check_entry(stats.mean.is_floating_point() and stats.std.is_floating_point(), "types")
     return stats
 
 
@@ -628,10 +630,18 @@ def _planes(x: Tensor, tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict
     return {"plane": plane, "scale": scale}
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {"shapes": {name: list(tensor.shape) for name, tensor in tensors.items()}}
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    return {"shapes": shapes, "types": {name: str(tensor.dtype) for name, tensor in tensors.items()}}
 
 
-def _of_shapes(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Tensor]:
-    check_entry(_shapes(tensors)["shapes"] == meta["shapes"], "shapes")
+def _check_forms(tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> None:
+    """Entries of version 0.1 do not name the types of their tensors, or not even the shapes."""
+    for what, found in _forms(tensors).items():
+        check_entry(meta.get(what, found) == found, what)
+
+
+def _of_forms(tensors: dict[str, Tensor], meta: dict[str, Any]) -> dict[str, Tensor]:
+    check_entry("shapes" in meta, "notes")
+    _check_forms(tensors, meta)
     return tensors

@@ -210,6 +210,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "methods={}"], "'methods={}' changes nothing: methods stays as it was"),
     ([SMERF, "hydra.verbose=[1,2]"], "hydra.verbose must be true, false or names of loggers"),
     ([SMERF, "hydra.verbose=shuffle([1,2])"], "hydra.verbose must be true, false or names of loggers"),
+    ([SMERF, "hydra.verbose=${seed}"], "hydra.verbose must be true, false or names of loggers"),
+    ([SMERF, "hydra.output_subdir=${data_root}"], "hydra.output_subdir must be a name, or null"),
     ([SMERF, "hydra.verbose={}"], "hydra.verbose must be true, false or names of loggers"),
     (["-m", SMERF, "seed=0,1", "hydra.verbose=3"], "hydra.verbose must be true, false or names of loggers"),
     ([SMERF, "model.arch._target_=[1]"], "model.arch._target_ must be a dotted name, got [1]"),

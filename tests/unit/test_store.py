@@ -163,6 +163,7 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 RIGHT = {"/value": torch.zeros(2).double(), "/flag": torch.zeros(2, dtype=torch.uint8), "/curve": torch.zeros(2, 3)}
+AXIS, PACKED = stages._pack({"": Score(RIGHT["/value"], RIGHT["/flag"], RIGHT["/curve"], torch.arange(3.0))})
 WRONG: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [  # what reads it, the tensors and the notes of an entry
     (partial(stages._unpack, 2), {}, {"names": [""]}),
     (partial(stages._unpack, 2), RIGHT, {}),
@@ -176,7 +177,17 @@ WRONG: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [  # what reads it, th
     (partial(stages._map, torch.zeros(2, 3, 4, 4)), {"mapp": torch.zeros(2, 3, 4, 4)}, {}),
     (partial(stages._planes, torch.zeros(2, 3, 4, 4)), {"plane": torch.zeros(2, 4, 4).half()}, {}),
     (stages._stats, {"mean": torch.zeros(1, 2, 2), "std": torch.zeros(1, 2, 2), "active": torch.zeros(2)}, {"n": 3}),
-    (stages._of_shapes, {"f": torch.zeros(2)}, {"shapes": {"f": [3]}}),
+    (
+        stages._stats,
+        {"mean": torch.zeros(1, 2, 2).int(), "std": torch.zeros(1, 2, 2), "active": torch.zeros(1, 2, 2)},
+        {"n": 3},
+    ),
+    (stages._of_forms, {"f": torch.zeros(2)}, {"shapes": {"f": [3]}}),
+    (stages._of_forms, {"f": torch.zeros(2)}, {}),
+    (stages._of_forms, {"f": torch.zeros(2).int()}, {"shapes": {"f": [2]}, "types": {"f": "torch.float32"}}),
+    (partial(stages._unpack, 2), {k: v for k, v in AXIS.items() if k != "/curve_x"}, PACKED),
+    (partial(stages._unpack, 2), {k: v for k, v in AXIS.items() if k != "/curve"}, PACKED),
+    (partial(stages._unpack, 2), {**AXIS, "/curve": torch.zeros(2, 3, dtype=torch.int32)}, PACKED),
     (verification._figures, {}, {"split": "test", "accuracy": 99.0}),
     (verification._figures, {}, {"split": "test", "accuraccy": 0.5}),
     (verification._figures, {}, {"split": "test", "accuracy": 0.5, "groups": [1]}),
@@ -197,4 +208,5 @@ def test_an_entry_with_a_right_checksum_and_wrong_content_is_set_aside(
 
 
 def test_a_right_entry_is_read() -> None:
-    assert stages._unpack(2, RIGHT, {"names": [""]})[""].curve is not None
+    assert stages._unpack(2, RIGHT, {"names": [""]})[""].curve is not None  # of version 0.1
+    assert stages._unpack(2, AXIS, PACKED)[""].curve_x is not None
