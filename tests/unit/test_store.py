@@ -24,6 +24,7 @@ from salrun.store.entries import Store, canonical, key_of
 from salrun.store.leases import Lease
 from salrun.store.sources import source_of
 from salrun.store.tensors import load_state, save_state
+from salrun.types import Score
 
 KEY = "ab12" + 60 * "0"
 
