@@ -47,7 +47,7 @@ def composed_run(command: Command) -> tuple[dict[str, Any], DictConfig]:
     whole = _composed(command.overrides, command.folders)
     HydraConfig.instance().set_config(whole)  # what `${hydra:...}` reads
     _check_resolved(whole, command.overrides)
-    return checked(_without_hydra(whole, command.overrides), command.overrides, command.folders), whole
+    return checked(_without_hydra(whole, command.overrides, command.folders), command.overrides, command.folders), whole
 
 
 def _combinations(command: Command) -> Iterator[list[str]]:
@@ -95,16 +95,27 @@ def checked(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]
         raise SalrunError(_not_typed(fault.key, overrides, folders) or str(fault)) from fault
 
 
-def _forget_replaced(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Drop what an experiment sets of methods and metrics that the command line chose others for."""
-    words = [_parsed(override).key_or_group for override in overrides if not of_hydra(override)]
+def _forget_replaced(cfg: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> None:
+    """Drop what an experiment sets of methods and metrics that the command line chose others for.
+
+    A name that no file has, or that was chosen and makes no part, stays, to be refused: it is a slip.
+    """
+    parsed = [_parsed(override) for override in overrides if not of_hydra(override)]
+    words = [override.key_or_group for override in parsed]
+    chosen = {str(name).rpartition("/")[2] for override in parsed for name in _listed(override.value())}
     for group in ("methods", "metrics"):
         parts = cfg.get(group)
         if group in words and isinstance(parts, DictConfig):
             typed = {word.split(".")[1] for word in words if word.startswith(f"{group}.")}
-            for name in [n for n, spec in parts.items() if isinstance(spec, DictConfig) and "_target_" not in spec]:
-                if name not in typed:
+            unused = [n for n, spec in parts.items() if isinstance(spec, DictConfig) and "_target_" not in spec]
+            known = {name.rpartition("/")[2] for name in names(group, folders)} if unused else set()
+            for name in unused:
+                if name in known - typed - chosen:
                     del parts[name]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _check_one_job(overrides: Sequence[Override]) -> None:
@@ -179,15 +190,15 @@ def _unreadable(override: str) -> bool:
 def compose_config(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> DictConfig:
     """The config of one job, whatever its launcher: overrides of Hydra itself are left out."""
     wanted = [o for o in overrides if not of_hydra(o) or o.startswith("hydra.searchpath=")]
-    return _without_hydra(_composed(wanted, folders), wanted)
+    return _without_hydra(_composed(wanted, folders), wanted, folders)
 
 
-def _without_hydra(whole: DictConfig, overrides: Sequence[str]) -> DictConfig:
+def _without_hydra(whole: DictConfig, overrides: Sequence[str], folders: tuple[Path, ...]) -> DictConfig:
     """The config as our own code reads it, open to changes."""
     cfg = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
     OmegaConf.set_readonly(cfg, False)
     OmegaConf.set_struct(cfg, False)
-    _forget_replaced(cfg, overrides)
+    _forget_replaced(cfg, overrides, folders)
     return cfg
 
 
@@ -320,7 +331,7 @@ def _check_given(plain: Sequence[str], whole: DictConfig) -> None:
     typed = [(override.key_or_group, override.value()) for override in map(_parsed, plain)]
     for key, part in (*content.items(), *typed):
         for path, value in _values(part, str(key)) if key != "hydra" else ():
-            if "???" in (value if isinstance(value, list) else [value]):
+            if "???" in _listed(value):
                 raise SalrunError(f"{path} is ???, which says that a value is missing: give it one")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from salrun.config.catalogue import GROUPS
+from salrun.config.catalogue import GROUPS, conf_dir
 from salrun.errors import SalrunError
 
 MOST = 100_000  # values in a file, each alias counted as what it stands for
@@ -20,6 +20,9 @@ def check_files(folders: Iterable[Path]) -> None:
             if not path.is_file():
                 raise SalrunError(f"{path} is not a file")
             data = path.read_bytes()
+            ours = conf_dir() / path.relative_to(folder)
+            if ours.is_file() and ours.read_bytes() != data:
+                raise SalrunError(f"{path} is not read, since salrun has a file of that name: give it another")
             if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
                 raise SalrunError(f"{path} begins with a byte order mark: save it as UTF-8 without one")
             try:

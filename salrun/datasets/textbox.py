@@ -127,6 +127,8 @@ class TextBox:
             for thing, kind in content.items():
                 if thing not in self.things:
                     raise unknown("object", thing, self.things, f"dataset.buckets.{bucket}")
+                if self.things[thing].size is not None and kind != "box":
+                    raise unknown(f"kind of '{thing}'", kind, ["box"], f"dataset.buckets.{bucket}")
                 self.things[thing].bitmap(kind)
         for thing in self.things.values():
             extent = max(self.bitmap_size(thing))

@@ -153,3 +153,14 @@ def test_what_an_experiment_sets_of_metrics_that_were_replaced_is_dropped() -> N
 
 def check_words(words: list[str]) -> dict[str, Any]:
     return checked(compose_config(words), words, ())
+
+
+def test_a_part_whose_file_gives_another_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "methods").mkdir()
+    mine = tmp_path / "methods" / "mine.yaml"
+    mine.write_text("defaults:\n  - /base/lrp@lrp_epsilon\n  - _self_\nmine:\n  dense: epsilon\n")
+    assert run(["--config-dir", str(tmp_path), SMERF, "methods=[mine]"]) == 2
+    assert "methods.mine is set but 'mine' is not selected" in capsys.readouterr().err
+    mine.rename(mine.with_name("lrp_epsilon.yaml"))
+    assert run(["--config-dir", str(tmp_path), SMERF, "methods=[lrp_epsilon]"]) == 2
+    assert "lrp_epsilon.yaml is not read, since salrun has a file of that name" in capsys.readouterr().err

@@ -203,6 +203,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([SMERF, "metrics=[insertion]", "metrics.insertion=???"], "metrics.insertion is ???, which says that a value"),
     ([SMERF, "methods.gradient=???"], "methods.gradient is ???, which says that a value is missing"),
     ([SMERF, "model.layers={cam: ???}"], "model.layers.cam is ???, which says that a value is missing"),
+    ([SMERF, "+dataset.buckets.1.box1={a: 1}"], "unknown kind of 'box1'"),
     ([SMERF, "seed=???"], "seed is ???, which says that a value is missing: give it one"),
     ([SMERF, "hydra.job.chdir=???"], "hydra.job.chdir is ???, which says"),
     ([SMERF, "hydra.output_subdir=../x"], "hydra.output_subdir must be a name, or null"),
