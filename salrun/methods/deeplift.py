@@ -229,8 +229,8 @@ def softmax(op: Op) -> Step:
 def slope_of_exp(d: Tensor, e: Tensor, e0: Tensor, out: Tensor | None = None) -> Tensor:
     """(e - e0) / d of e = exp(u), e0 = exp(u0) and d = u - u0; exp(u) where d = 0. Overwrites d.
 
-    With q = min / max of e and e0 it is max (1 - q) / |d|. Where they are near |d| is read off as -log q: q's rounding is
-    in both, so that nothing is lost however near they are (Kahan), in half of the time of expm1.
+    With q = min / max of e and e0 it is max (1 - q) / |d|. Where they are near |d| is read off as -log q: the rounding
+    of q is in both, so that nothing is lost however near they are (Kahan), in half of the time of expm1.
     """
     accuracy = torch.finfo(e.dtype)
     most = torch.maximum(e, e0, out=out)
