@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from salrun.errors import SalrunError
 from salrun.metrics.common import as_plane, scored, settle, wide
 from salrun.metrics.correlation import pearson, spearman
-from salrun.metrics.masking import Masking, image_logits
 from salrun.ranges import AtLeast
 from salrun.types import Metric, Scene, Score
 from salrun.views import map_flags, rescale
@@ -155,12 +154,10 @@ class RandomLogit(Metric):
         """Explanations per image, each as dear as the method."""
         return 1.0
 
-    shared_passes, shared_as = Masking.shared_passes, Masking.shared_as  # the images' own logits
-
     def __call__(self, plane: Tensor, scene: Scene) -> dict[str, Score]:
         if scene.explain is None:
             raise SalrunError("random_logit explains another class: it needs the method, not only its maps")
-        classes = image_logits(scene).shape[1]
+        classes = scene.model.exact.n_logits(scene.x)
         if classes < 2:
             raise SalrunError("random_logit compares with another class, and the model has one")
         drawn = scene.rng.integer(classes - 1, "random_logit", 1).squeeze(1)

@@ -105,6 +105,7 @@ class Classifier(nn.Module):
         self.name = name
         self.fingerprint = fingerprint
         self._last: tuple[Tensor, Tensor, str | None, Space, Pass] | None = None
+        self._n_logits: int | None = None
         self.frozen = False  # nobody changes its weights: what depends on them alone may be kept
         self.beside: object = None  # what methods that compare with a reference keep of its pass, if it is frozen
 
@@ -124,6 +125,13 @@ class Classifier(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         return self.forward(x)
+
+    def n_logits(self, x: Tensor) -> int:
+        """How many logits an image has; asked once, with one of them."""
+        if self._n_logits is None:
+            with torch.no_grad():
+                self._n_logits = self.logits(x[:1]).shape[1]
+        return self._n_logits
 
     def enter(self, x: Tensor, space: Space) -> Tensor:
         """The image as a point of `space`."""
