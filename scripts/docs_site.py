@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: a page per method and metric, the pages outside docs/, the notebook as a page.
+"""Hooks of mkdocs.yml: a page per method and metric, the pages outside docs/, the notebook as a page, the schemas.
 
 Links that leave docs/ for a file of the code become its name; for a page that the site has, the page.
 """
@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages that the site has beside docs/
+SCHEMAS = "salrun/results/schemas/"  # files that the site has too
 CATALOGUES = {"methods.md": "methods", "metrics.md": "metrics"}
 NOTEBOOK, WALKTHROUGH = ROOT / "docs" / "notebook.ipynb", "walkthrough.md"
 
@@ -28,6 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
     for page, folder in CATALOGUES.items():
         for name, text in sections((ROOT / "docs" / page).read_text(encoding="utf-8")).items():
             made[f"{folder}/{name}.md"] = f"# {name}\n{deeper(text)}"
+    made |= {f"schemas/{path.name}": path.read_text(encoding="utf-8") for path in (ROOT / SCHEMAS).glob("*.json")}
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -77,7 +79,7 @@ def led(text: str, target: str, page: str, files: Files) -> str:
         inside = Path(re.sub(r"/[^/]+/\.\.(?=/)", "", there.as_posix())).resolve().relative_to(ROOT).as_posix()
     except ValueError:
         return f"[{text}]({target})"  # leads nowhere: strict says so
-    inside = inside.removeprefix("docs/")
+    inside = inside.replace(SCHEMAS, "schemas/", 1).removeprefix("docs/")
     if inside in OUTSIDE or files.get_file_from_path(inside) is not None:
         up = "../" * page.count("/")
         return f"[{text}]({up}{inside}{mark}{anchor})"

@@ -30,8 +30,8 @@ def leaderboard(folder: Path, metric: str, mode: str = "-", score: str = "-", *s
     table = table[(table[list(named)] == list(named.values())).all(axis=1)]
     table = table.assign(**{end: pd.to_numeric(table[end]) for end in ("mean", "ci_low", "ci_high")})
     blocks = []
-    for words in dict.fromkeys(tuple(asked(run)) for run in runs):
-        of = [run for run in runs if tuple(asked(run)) == words]
+    for words in dict.fromkeys(runs.values()):
+        of = [run for run in runs if runs[run] == words]
         cells = {cell: run for run in of for cell in run.cells.loc[run.cells["role"] == "model", "cell"]}
         part = table[table["cell"].isin(cells)]
         if not part.empty:
@@ -63,24 +63,32 @@ def ranked(table: pd.DataFrame, cells: Mapping[str, Run]) -> list[str]:
     return rows
 
 
-def chosen(runs: Sequence[Run], settings: Sequence[str]) -> list[Run]:
-    """The runs whose command has these words; without words, of each experiment those of its most repeated command.
+def chosen(runs: Sequence[Run], settings: Sequence[str]) -> dict[Run, tuple[str, ...]]:
+    """The runs whose command has these words; without words, of each experiment those of its most used command.
 
-    Of equally repeated ones the plainest.
+    Most used is what measured most methods most often; of equal ones the plainest. Each with the words of its table: a
+    run of other methods is in the same, where all that its command leaves out are options of methods that it has not.
     """
     if settings:
-        return [run for run in runs if set(settings) <= set(run.overrides)]
-    times = Counter((run.experiment, *asked(run)) for run in runs)
+        return {run: tuple(asked(run)) for run in runs if set(settings) <= set(run.overrides)}
+    times = Counter((run.experiment, *asked(run)) for run in runs for _ in run.methods)
     best = {
-        name: max((said for said in times if said[0] == name), key=lambda said: (times[said], -len(said)))
+        name: max((said for said in times if said[0] == name), key=lambda said: (times[said], -len(said)))[1:]
         for name in {run.experiment for run in runs}
     }
-    return [run for run in runs if (run.experiment, *asked(run)) == best[run.experiment]]
+    words = {run: [w for w in best[run.experiment] if not of_others(w, run)] for run in runs}
+    return {run: best[run.experiment] for run in runs if asked(run) in (words[run], list(best[run.experiment]))}
+
+
+def of_others(word: str, run: Run) -> bool:
+    """Whether a word is an option of a method that this run has not."""
+    return word.startswith("methods.") and word.split(".")[1] not in run.methods
 
 
 def asked(run: Run) -> list[str]:
     """What a run's command says beside experiment, seed, and what changes no result."""
-    return [w for w in run.overrides if w not in UNASKED and not w.startswith((*HOW, "seed=", "+experiment="))]
+    named = (*HOW, "seed=", "+experiment=", "methods=", "metrics=")  # a row says its methods, a table its metric
+    return [w for w in run.overrides if w not in UNASKED and not w.startswith(named)]
 
 
 def interval(rows: pd.DataFrame) -> str:

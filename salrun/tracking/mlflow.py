@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,10 @@ if TYPE_CHECKING:
 
 BATCH = {"metrics": 1000, "params": 100}  # the most that one request takes
 LONGEST = 6000  # characters of a parameter
-UNSET = {  # what MLflow's environment is where a user says nothing
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # not minutes for a server that is not there
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # a folder takes no database package; new versions ask whether one means it
-}
+# What MLflow's environment is where a user says nothing. At first: not minutes for a server that does not answer.
+FIRST = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+THEN = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+ALWAYS = {"MLFLOW_ALLOW_FILE_STORE": "true"}  # a folder takes no database; new versions ask whether one means it
 
 
 @dataclass
@@ -30,13 +31,18 @@ class MLflow:
     groups: bool = False
 
     def write(self, finished: Finished) -> str:
-        for name, value in UNSET.items():
-            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
+
+        name = self.experiment or finished.experiment
+        with unless_set(ALWAYS | FIRST):
+            client = MlflowClient(self.uri)
+            client.get_experiment_by_name(name)
+        with unless_set(ALWAYS | THEN):
+            return self._tell(client, self._experiment(client, name), finished)
+
+    def _tell(self, client: MlflowClient, experiment: str, finished: Finished) -> str:
         from mlflow.entities import Metric, Param
 
-        client = MlflowClient(self.uri)
-        experiment = self._experiment(client, self.experiment or finished.experiment)
         tags = {f"salrun.{key}": text for key, text in finished.tags.items()}
         if finished.sweep is not None:
             tags |= {"salrun.sweep": finished.sweep.name, "mlflow.parentRunId": _parent(client, experiment, finished)}
@@ -72,6 +78,18 @@ class MLflow:
             if known is None:
                 raise
             return str(known.experiment_id)
+
+
+@contextmanager
+def unless_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set those environment variables that are not set."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _parent(client: MlflowClient, experiment: str, finished: Finished) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,10 @@ class WandB:
         import wandb
 
         Path(self.folder).mkdir(parents=True, exist_ok=True)
+        settings = wandb.Settings(silent=True, console="off", disable_git=True)
+        if "WANDB_INIT_TIMEOUT" not in os.environ:
+            settings.init_timeout = 20  # seconds for a server that does not answer; wandb's own 90
+        wandb.setup(settings)  # silent from here on: it does not ask who one is, and wait
         run = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -32,7 +37,7 @@ class WandB:
             group=finished.sweep.name if finished.sweep else None,
             job_type=finished.experiment,
             config={**finished.parameters, **{f"salrun.{key}": text for key, text in finished.tags.items()}},
-            settings=wandb.Settings(silent=True, console="off", disable_git=True),
+            settings=settings,
         )
         try:
             run.summary.update(dict(finished.metrics))

@@ -51,9 +51,18 @@ def test_the_reference_has_the_docstrings(site: Path) -> None:
 
 
 def test_no_page_asks_another_machine_for_anything(site: Path) -> None:
-    for page in ("index.html", "methods/rise.html", "walkthrough.html"):
-        asked = re.findall(r"<(?:link|script|img)[^>]+(?:href|src)=\"?(https?://[^\">\s]+)", (site / page).read_text())
-        assert asked == [], page
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 100
+    elsewhere = re.compile(r"<(?:link|script|img|iframe)[^>]+(?:href|src)=\"?((?:https?:)?//[^\">\s]+)")
+    for page in pages:
+        assert elsewhere.findall(page.read_text()) == [], page
+
+
+def test_the_schemas_are_a_click_away(site: Path) -> None:
+    for name in ("run", "scores", "cells", "claims"):
+        path = f"schemas/{name}.schema.json"
+        assert f'href="{path}"' in (site / "tables.html").read_text()
+        assert (site / path).read_bytes() == (ROOT / "salrun" / "results" / path).read_bytes()
 
 
 def test_the_notebook_is_a_page_with_its_pictures(site: Path) -> None:

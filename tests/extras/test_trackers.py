@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import pytest
 
 from salrun.results.run import Run
 from salrun.tracking import finished, track
+from tests.conftest import ROOT
 from tests.fake_run import make_run
 
 CELL = ["+experiment=smerf_simple_fr", "scale=smoke", "device=cpu", "methods=[smerf/gradient]", "metrics=[pafl]"]
@@ -156,15 +159,28 @@ def test_mlflow_on_a_server(run: Run, tmp_path: Path, server: str) -> None:
     check_mlflow(server, run, tmp_path)
 
 
-def test_a_server_that_is_not_there_is_a_warning(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture(params=["closed", "silent"])
+def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where no server is, or one that takes what it is asked and never answers."""
+    with closing(socket.socket()) as port:
+        port.bind(("127.0.0.1", 0))
+        if request.param == "silent":
+            port.listen(50)
+        yield f"http://127.0.0.1:{port.getsockname()[1]}"
+
+
+def test_a_server_that_is_not_there_is_one_line_in_seconds(
+    run: Run, caplog: pytest.LogCaptureFixture, nobody: str
+) -> None:
     needs("mlflow")
     from salrun.tracking.mlflow import MLflow
 
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        places = track(run, {"mlflow": MLflow(uri=nobody)})
-    assert places["mlflow"].startswith("failed: ") and "did not take the run" in caplog.text
+    before, begun = dict(os.environ), time.monotonic()
+    place = track(run, {"mlflow": MLflow(uri=nobody)})["mlflow"]
+    assert place.startswith("failed: ") and time.monotonic() - begun < 15
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
+    assert "did not take the run" in said and "\n" not in said
+    assert dict(os.environ) == before
 
 
 # -- Weights & Biases --------------------------------------------------------------------------------------------------
@@ -215,6 +231,44 @@ def test_wandb_offline(run: Run, tmp_path: Path) -> None:
     assert {entry.path for a in artefacts for entry in a.manifest.contents} >= {"report.html", "figures/smerf_fig3.png"}
 
 
+ONLINE = """
+import logging, sys
+from salrun.results.run import Run
+from salrun.tracking import track
+from salrun.tracking.wandb import WandB
+
+logging.basicConfig(level=logging.WARNING)
+print(track(Run(sys.argv[1]), {"wandb": WandB(mode="online", folder=sys.argv[2])})["wandb"])
+"""
+
+
+def told_online(run: Run, tmp_path: Path, **env: str) -> tuple[str, list[str]]:
+    """(where wandb has the run, lines of standard error) of a process at a terminal, where it could ask, and wait."""
+    keys, terminal = pty.openpty()
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    plain |= {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none"), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    words = [sys.executable, "-c", ONLINE, str(run.path), str(tmp_path / "kept")]
+    try:
+        streams: dict[str, int] = {"stdin": terminal, "stderr": terminal, "stdout": subprocess.PIPE}
+        done = subprocess.run(words, env=plain | env, timeout=60, **streams)
+        return done.stdout.decode(), os.read(keys, 65536).decode().splitlines()
+    finally:
+        os.close(keys)
+        os.close(terminal)
+
+
+def test_wandb_whose_server_is_not_there_is_one_line_in_seconds(run: Run, tmp_path: Path, nobody: str) -> None:
+    needs("wandb")
+    place, said = told_online(run, tmp_path, WANDB_API_KEY="a" * 40, WANDB_BASE_URL=nobody)
+    assert place.startswith("failed: ") and nobody in place and len(said) == 1
+
+
+def test_wandb_does_not_ask_who_one_is(run: Run, tmp_path: Path) -> None:
+    needs("wandb")
+    place, said = told_online(run, tmp_path)
+    assert place.startswith("failed: ") and "login" in place and len(said) == 1
+
+
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +279,7 @@ def test_a_run_is_told_and_its_tables_are_those_of_an_untold_one(salrun_command,
     told = salrun_command(*CELL, "logger=[tensorboard,mlflow,wandb]", "hydra.run.dir=told")
     failed = salrun_command(*CELL, "logger=mlflow", "logger.mlflow.uri=http://127.0.0.1:9", "hydra.run.dir=failed")
     assert (plain.returncode, told.returncode, failed.returncode) == (0, 0, 0), told.stderr + failed.stderr
-    assert told.stdout.count("tracked: ") == 3 and "did not take the run" in failed.stderr
+    assert told.stdout.count("tracked: ") == 3 and failed.stderr.count("did not take the run") == 1
     assert set(Run(tmp_path / "told").facts["tracked"]) == {"tensorboard", "mlflow", "wandb"}
     assert not any(place.startswith("failed") for place in Run(tmp_path / "told").facts["tracked"].values())
     assert Run(tmp_path / "failed").done and Run(tmp_path / "failed").facts["tracked"]["mlflow"].startswith("failed: ")

@@ -74,6 +74,37 @@ def test_a_method_without_a_config_and_a_metric_nobody_has_are_refused(tmp_path:
         leaderboard(tmp_path, "piou")
 
 
+def test_a_run_of_ones_own_method_makes_a_row(tmp_path: Path) -> None:
+    """Of a model that others measured, and of one that nobody did; other options of a method make another table."""
+    lime = "methods.lime.n_samples=9"
+    runs = {
+        "fr-0": (0, ["gradient", "lime"], [lime]),
+        "fr-1": (1, ["gradient", "lime"], [lime]),
+        "own-1": (1, ["occlusion"], ["methods=[occlusion]", "report=false"]),
+        "own-2": (2, ["occlusion"], ["methods=[occlusion]", "metrics=[pafl]"]),
+        "other-3": (3, ["lime"], ["methods=[lime]", "methods.lime.n_samples=8"]),
+    }
+    tables = []
+    for name, (seed, methods, words) in runs.items():
+        about = {"experiment": "smerf_simple_fr", "dataset": "textbox", "model": "m", "seed": seed, "group": "(all)"}
+        rows = [{**about, "image_id": i, "method": m, "metric": "pafl", "value": 0.5} for i in "ab" for m in methods]
+        facts = {"paper": "smerf", "seed": seed, "methods": {m: {} for m in methods}}
+        words = ["+experiment=smerf_simple_fr", f"seed={seed}", *words]
+        save_run(tmp_path / name, pd.DataFrame(rows), overrides=words, **facts)
+        tables.append(Run(tmp_path / name).summary)
+    pd.concat(tables).to_csv(tmp_path / "summary.csv", index=False)
+    lines = script("leaderboard").leaderboard(tmp_path, "pafl").splitlines()
+    rows = {
+        cells[0]: cells[-2:] for cells in ([c.strip() for c in line.strip("| ").split(" | ")] for line in lines[4:])
+    }
+    command = "salrun -m +experiment=smerf_simple_fr seed={} {}'methods=[{}]'"
+    assert rows == {
+        "gradient": ["2", f"`{command.format('0,1', '', 'smerf/gradient')}`"],
+        "lime": ["2", f"`{command.format('0,1', f'{lime} ', 'lime')}`"],
+        "occlusion": ["2", f"`{command.format('1,2', '', 'occlusion')}`"],
+    }
+
+
 def test_intervals_of_several_models_are_over_the_models() -> None:
     rows = pd.DataFrame({"mean": [0.1, 0.2, 0.3], "ci_low": 0.0, "ci_high": 1.0})
     assert script("leaderboard").interval(rows) == "0.200 [-0.048, 0.448]"
