@@ -113,7 +113,7 @@ def take_turns(
 
 def said(fault: Exception) -> str:
     """Kind and first line of a fault, with files by their names: the tables are published."""
-    line = re.sub(r"(?<![\w.:])/(?:[^\s/()']+/)+", "", str(fault).strip().partition("\n")[0])
+    line = re.sub(r"(?<![\w.:/])/(?:[^\s/()']+/)+", "", str(fault).strip().partition("\n")[0])
     return f"{type(fault).__name__}: {line[:100]}"
 
 
