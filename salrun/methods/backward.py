@@ -285,6 +285,7 @@ class Tape(TorchFunctionMode):
         self.rules = rules
         self.beside = kept or Activations()
         self.pair: Tensor | None = None  # row b of the signal belongs to row pair[b] of the references (None: b)
+        self.compared: list[Tensor] | None = None  # what `paired` was asked for, for who wants to know
         self.written: list[Lane] = []
 
     def lane(self, t: Tensor) -> Lane | None:
@@ -309,6 +310,8 @@ class Tape(TorchFunctionMode):
 
     def paired(self, reference: Tensor) -> Tensor:
         """Something of the references (an activation, an index), for each row of the signal."""
+        if self.compared is not None:
+            self.compared.append(reference)
         if self.pair is None:
             return reference
         if len(reference) != len(self.pair):

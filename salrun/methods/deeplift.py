@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from salrun.methods.backward import (
     Op,
@@ -29,13 +31,14 @@ from salrun.methods.backward import (
     pullback,
     trace,
 )
-from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, references_of
+from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, places, references_of
 from salrun.methods.relevance import part
 from salrun.models.classifier import Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
 
+_STAYS: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # by network: found once
 _WINDOW = (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1), ("ceil_mode", False))
 _LINEAR = ("affine", "linear_map", "average", "batch_norm", "add", "scale")
 
@@ -343,7 +346,8 @@ class DeepSHAP(Method):
     y_c(x) - mean_r y_c(r). The references are the first `n_references` background images.
 
     Image and reference run forward apart, so that b images and n references cost b + n forward passes; what is done
-    b n times is the backward pass alone.
+    b n times is the backward pass alone. A network that does not keep the images on the first axis (windows, tokens
+    first) is run forward for every pair.
     """
 
     n_references: Annotated[int, AtLeast(1)] = 100
@@ -363,8 +367,19 @@ class DeepSHAP(Method):
         references = model.enter(references_of(fitted, x, "deep_shap")[: self.n_references], self.space)
         point = model.enter(x.detach(), self.space)
         size = max(len(x), FREE_CHUNK) if fitted.chunk is None else max(1, fitted.chunk)
-        parts = chunks(len(x), size)
-        return torch.cat([self.mean(model, point[part], target[part], references, size) for part in parts])
+        if rows_stay(model, point, self.space, self.head()):
+            mean = partial(self.mean, model, references=references, rows=size)
+        else:
+            mean = partial(self.one_by_one, model, references=references)
+        return torch.cat([mean(point[part], target[part]) for part in chunks(len(x), size)])
+
+    def one_by_one(self, model: Classifier, point: Tensor, target: Tensor, references: Tensor) -> Tensor:
+        """The mean over all references, a forward pass of all images beside each."""
+        total = torch.zeros_like(point)
+        for reference in references.split(1):
+            run = trace(model, point, _SHAP, self.space, reference, head=self.head())
+            total += (point - reference) * run.pull(one_hot(run.output, target))
+        return total / len(references)
 
     def mean(self, model: Classifier, point: Tensor, target: Tensor, references: Tensor, rows: int) -> Tensor:
         """The mean over all references for at most `rows` images, at most so many pairs at a time.
@@ -405,3 +420,22 @@ class DeepSHAP(Method):
             return logits.softmax(1)
 
         return probability
+
+
+def rows_stay(model: Classifier, point: Tensor, space: Space, head: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the images are on the first axis wherever an image is compared with a reference.
+
+    Found by trying: of two references the first is NaN. An axis of tokens may be as long as that of the images.
+    """
+    known = _STAYS.setdefault(model.module, {})
+    key = point.shape[1:], point.dtype, point.device
+    if key not in known and point.is_meta:
+        return True
+    if key not in known:
+        spoilt = torch.zeros_like(point[:1]).repeat(2, 1, 1, 1)
+        spoilt[0] = torch.nan
+        run = trace(model, torch.zeros_like(spoilt), _SHAP, space, spoilt, head=head)
+        run.run.compared = []
+        run.pull(one_hot(run.output, torch.zeros(2, dtype=torch.int64, device=point.device)))
+        known[key] = all(len(t) == 2 and not len(places(t[1].isnan())) for t in run.run.compared)
+    return known[key]

@@ -87,7 +87,7 @@ class File(Method):
         try:
             if self.place.suffix == ".npz":
                 return np.load(self.place, allow_pickle=False)
-            return safe_open(self.place, framework="numpy")
+            return safe_open(self.place, framework="pt")
         except (OSError, ValueError, BadZipFile, SafetensorError) as fault:
             raise SalrunError(f"methods.file.path: {self.place} cannot be read: {fault}") from fault
 
@@ -102,15 +102,18 @@ class File(Method):
         try:
             if self.place.is_dir():
                 array = np.load(self.place / f"{image}.npy", mmap_mode="r", allow_pickle=False)
+            elif self.place.suffix == ".npz":
+                array = self._arrays[image]
             else:
-                array = self._arrays[image] if self.place.suffix == ".npz" else self._arrays.get_tensor(image)
+                tensor = self._arrays.get_tensor(image)
+                half = tensor.is_floating_point() and tensor.itemsize < 4  # numpy has no bfloat16
+                array = (tensor.float() if half else tensor).numpy()
         except (OSError, ValueError, BadZipFile, SafetensorError) as fault:
             raise SalrunError(f"methods.file.path: {where} cannot be read: {fault}") from fault
-        array = array[None] if array.ndim == 2 else array
-        if array.dtype.kind not in "fiu" or array.shape not in {(1, *shape[1:]), shape}:
+        if array.dtype.kind not in "fiu" or array.shape not in {shape[1:], (1, *shape[1:]), shape}:
             found = f"{array.dtype} {tuple(array.shape)}"
             raise SalrunError(
                 f"methods.file.path: {where} is {found}; a map of these images is (H, W) = {shape[1:]}, (1, H, W) or "
                 f"(C, H, W), of real numbers"
             )
-        return array
+        return array[None] if array.ndim == 2 else array

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from salrun.methods.chunking import gather_chunked
 from salrun.metrics.common import as_plane, scored, wide
 from salrun.metrics.perturbation import shared_rank
-from salrun.models.classifier import pick
+from salrun.models.classifier import check_classes, pick
 from salrun.ranges import Above, AtMost
 from salrun.types import SATURATED, UNDEFINED, UNDERFLOW, Metric, Scene, Score
 
@@ -29,6 +29,7 @@ _LOG_TINY = math.log(torch.finfo(torch.float64).tiny)
 
 def log_odds(logits: Tensor, target: Tensor) -> Tensor:
     """(B,) float64: z = y_c - log sum over j != c of exp y_j = log p_c / (1 - p_c)."""
+    check_classes(logits)
     logits = wide(logits)
     target = target.to(logits.device)
     others = logits.scatter(1, target.view(-1, 1), -torch.inf)

@@ -6,9 +6,11 @@ these, mosaics of photographs (`+experiment=transformer_grid`): one model each, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +46,8 @@ def buckets(run: Run) -> pd.DataFrame:
     scores = scores[scores["metric"].isin(METRICS) & (scores["mode"] == MODE)]
     by = scores.groupby(["metric", "method", "group"], as_index=False)["value"]
     table = by.agg(mean="mean", error="sem", images="count")
-    return table.assign(setting=run.cells["dataset.reasoning"].iloc[0], model=run.cells["model"].iloc[0])
+    facts = run.cells.iloc[0]
+    return table.assign(setting=facts["dataset.reasoning"], model=facts["model"], seed=facts["seed"])
 
 
 def standings(table: pd.DataFrame) -> pd.DataFrame:
@@ -78,26 +81,42 @@ def apart(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 
 def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(standings of the transformers, what they say of every statement)"""
+    """(standings of the transformers, what they say of every statement)
+
+    The answer counts a setting, its seeds averaged, as a model; `over seeds` counts a seed, its settings averaged, as
+    docs/verdicts.md does.
+    """
     runs, grids = apart(runs)
-    own = standings(pd.concat([buckets(run) for run in runs], ignore_index=True))
+    scored = pd.concat([buckets(run) for run in runs], ignore_index=True)
+    own = standings(scored)
     beside = standings(pd.concat([buckets(run) for run in cnns], ignore_index=True)) if cnns else own.head(0)
-    models = {}
+    pools: dict[str, list[Tables]] = pooled(own, beside)
+    mosaics = on_mosaics([run for run in grids if run.cells["model"].iloc[0] == ON_PHOTOGRAPHS])
+    if len(mosaics):
+        shares = mosaics[mosaics["metric"] == ON_MOSAICS[0]].set_index("method")
+        pools = {**pools, PHOTOGRAPHS: [{"own": shares}]}
+    said = answers(STATEMENTS, pools)
+    seeds: list[dict[str, Any]] = [pooled(standings(part), beside) for _, part in scored.groupby("seed")]
+    over_seeds = answers(
+        [replace(statement, parts=_mean_of(statement.parts)) for statement in STATEMENTS],
+        {name: [pool[name] for pool in seeds] for name in seeds[0] if all(name in pool for pool in seeds)},
+    ).set_index(["id", "data"])
+    column = (over_seeds["answer"] + ", " + over_seeds["deciding"]).str.removesuffix(", ")
+    said["over seeds"] = column.reindex(pd.MultiIndex.from_frame(said[["id", "data"]])).fillna("").to_numpy()
+    return own, said
+
+
+def pooled(own: pd.DataFrame, beside: pd.DataFrame) -> dict[str, list[Tables]]:
+    """The PAFL of every setting, the transformer's and the CNN's, by the settings that statements are about."""
+    models: dict[str, Tables] = {}
     for name in (s for s in SETTINGS if s in set(own["setting"])):
         tables = {"own": own, "cnn": beside}
         models[name] = {
             k: t[(t["setting"] == name) & (t["metric"] == "pafl")].set_index("method") for k, t in tables.items()
         }
-    pools: Mapping[str, list[Tables]] = {
-        EVERY: list(models.values()),
-        "complex settings": [model for name, model in models.items() if name.startswith("complex")],
-        "simple settings": [model for name, model in models.items() if name.startswith("simple")],
-    }
-    mosaics = on_mosaics([run for run in grids if run.cells["model"].iloc[0] == ON_PHOTOGRAPHS])
-    if len(mosaics):
-        shares = mosaics[mosaics["metric"] == ON_MOSAICS[0]].set_index("method")
-        pools = {**pools, PHOTOGRAPHS: [{"own": shares}]}
-    return own, answers(STATEMENTS, {name: pool for name, pool in pools.items() if pool})
+    kinds = {EVERY: "", "complex settings": "complex", "simple settings": "simple"}
+    pools = {kind: [model for name, model in models.items() if name.startswith(start)] for kind, start in kinds.items()}
+    return {kind: pool for kind, pool in pools.items() if pool}
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -128,6 +147,19 @@ def _ranks_alike(tables: Tables) -> Iterator[Part]:
     common = own.index.intersection(cnn.index).difference(CONTROLS)
     if len(common) > 2:
         yield "methods", own[common].rank().corr(cnn[common].rank()) - 0.5, 1 / np.sqrt(len(common) - 1)
+
+
+def _mean_of(parts: Callable[[Tables], Iterator[Part]]) -> Callable[[Any], Iterator[Part]]:
+    """The parts that all settings have, averaged over them."""
+
+    def averaged(settings: Sequence[Tables]) -> Iterator[Part]:
+        found = [{name: (d, e) for name, d, e in parts(tables)} for tables in settings]
+        for name in found[0]:
+            if all(name in setting for setting in found):
+                d, e = np.array([setting[name] for setting in found]).T
+                yield name, d.mean(), float(np.sqrt((np.nan_to_num(e) ** 2).sum()) / len(d))
+
+    return averaged
 
 
 LIT, EVERY, PHOTOGRAPHS, ON_PHOTOGRAPHS = "all_lit", "every setting", "photographs", "cifar10_vit"

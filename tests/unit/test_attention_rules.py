@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from salrun.errors import SalrunError
 from salrun.methods.attn_lrp import AttnLRP
 from salrun.methods.deep_taylor import DeepTaylor
-from salrun.methods.deeplift import DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP
+from salrun.methods.deeplift import DeepLiftRescale, DeepLiftRevealCancel, DeepSHAP, rows_stay
 from salrun.methods.gradient import InputXGradient, IntegratedGradients
 from salrun.methods.guided import DeconvNet, GuidedBackprop
 from salrun.methods.lrp import LRP
@@ -292,10 +292,6 @@ def test_spelling_of_attention_does_not_matter(name: str) -> None:
     assert expected.abs().max() > 0
     for style in WAYS:
         net = random(Written(style), 3)
-        if style == "bmm" and name == "deep_shap":  # heads are no more apart from images
-            with pytest.raises(SalrunError, match="the batch to stay the first axis"):
-                run(DeepSHAP(), net, x, background=x[:2])
-            continue
         close(run(ON_TRANSFORMERS[name], net, x, background=x[:2]), expected)
 
 
@@ -368,6 +364,37 @@ def test_vision_transformers(name: str) -> None:
             run(method, net, x)
     with pytest.raises(SalrunError, match="deep_taylor has no rule for the operator '(layer_norm|matmul)'"):
         run(DeepTaylor(), net, x)
+
+
+class TokensFirst(nn.Module):
+    """Two tokens, on the first axis, where an activation meets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.dense, self.head = nn.Conv2d(3, 4, (8, 4), (8, 4)), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).permute(2, 0, 1)
+        return self.head(F.gelu(self.dense(tokens)).mean(0))
+
+
+@pytest.mark.parametrize("references", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_deep_shap_where_the_images_are_not_the_first_axis(n: int, references: int) -> None:
+    """Also where there are as many tokens as images; windows are rows, too."""
+    completeness(random(TokensFirst()), toys.images(n, 8), toys.images(references, 8, seed=5))
+
+
+def test_deep_shap_of_windows() -> None:
+    swin = torchvision.models.SwinTransformer([2, 2], 4, [1, 1], [1, 2], [2, 2], num_classes=3)
+    completeness(random(swin), toys.images(2, 8), toys.images(3, 8, seed=5))
+
+
+def test_images_stay_first_in_plain_networks() -> None:
+    """Of these DeepSHAP runs images and references forward once each."""
+    x = toys.images(2, 16)
+    for net in [*(build() for name, build in VITS.items() if name != "timm"), *(f() for f in gated_cnns().values())]:
+        assert rows_stay(Classifier(random(net)).double(), x, "norm", lambda logits: logits)
 
 
 def gated_cnns() -> dict[str, Callable[[], nn.Module]]:

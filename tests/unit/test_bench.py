@@ -52,6 +52,12 @@ def test_jobs_take_turns_and_a_failure_is_reported():
     assert faults == {"bad": "RuntimeError: no such layer"}
 
 
+def test_a_failure_names_no_folder_of_this_machine():
+    fault = ImportError("cannot import name 'f' from 'transformers.utils' (/home/me/env/lib/transformers/utils.py)")
+    assert common.said(fault) == "ImportError: cannot import name 'f' from 'transformers.utils' (utils.py)"
+    assert common.said(ValueError("24 images/s at http://a/b, 1/2")) == "ValueError: 24 images/s at http://a/b, 1/2"
+
+
 @pytest.mark.parametrize(
     ("each", "limit", "rounds"), [(1.0, 100.0, 7), (1.0, 2.0, 3), (30.0, 10.0, 1), (100.0, 1.0, 1)]
 )

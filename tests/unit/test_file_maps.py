@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
 
 from salrun.cli import main as cli
 from salrun.errors import SalrunError
 from salrun.methods.file import File
+from salrun.types import Fitted
 from tests.toys import classifier, images, run
 
 SHAPE = (3, 64, 64)
@@ -60,6 +63,16 @@ def test_three_kinds_of_files_give_one_table(maps: dict[str, np.ndarray], tmp_pa
     assert set(own["flag"]) == {"ok", "no_mask"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int16])
+def test_maps_of_few_bits_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = images(2, 4)
+    maps = torch.arange(-8, 8).view(1, 4, 4).to(dtype)
+    save_tensors({"a": maps, "b": maps[0].clone()}, tmp_path / "maps.safetensors")
+    method, fitted = File(str(tmp_path / "maps.safetensors")), Fitted(ids=("a", "b"))
+    found = method(classifier(), x, torch.zeros(2, dtype=torch.int64), None, fitted)  # type: ignore[arg-type]
+    assert found.tolist() == [maps.double().tolist()] * 2
+
+
 def test_changed_files_are_read_again(maps: dict[str, np.ndarray], tmp_path: Path) -> None:
     scores = []
     for shift in (0, 20):
@@ -77,7 +90,7 @@ def test_changed_files_are_read_again(maps: dict[str, np.ndarray], tmp_path: Pat
         (lambda folder, name: (folder / name).write_bytes(b"no array"), "cannot be read"),
         (
             lambda folder, name: np.save(folder / name, np.zeros((8, 8))),
-            "is float64 (1, 8, 8); a map of these images is",
+            "is float64 (8, 8); a map of these images is",
         ),
         (lambda folder, name: np.save(folder / name, np.array([{}], dtype=object)), "cannot be read"),
         (lambda folder, name: np.save(folder / name, np.zeros((64, 64), complex)), "of real numbers"),

@@ -92,8 +92,12 @@ def test_metrics_of_the_logit_take_it_and_others_say_so():
     model, x = net(), images()
     maps = salrun.explain(model, x, margin, "input_x_gradient")
     assert len(salrun.evaluate(model, x, margin, maps, "sensitivity_n").flags) == 3
-    with pytest.raises(SalrunError, match="probabilities need two classes or more"):
-        salrun.evaluate(model, x, margin, maps, "insertion", step=16)
+    expected = (margin(model(x)) - margin(model(0 * x))).abs()
+    close(salrun.evaluate(model, x, margin, 0 * maps[:, :1], "local_accuracy", output="logit").values, expected)
+    masked = ("average_drop", "average_increase", "average_gain", "local_accuracy", "adcc")
+    for metric in (*masked, "insertion", "irof", "road", "saco", "sufficiency"):
+        with pytest.raises(SalrunError, match="probabilities need two classes or more"):
+            salrun.evaluate(model, x, margin, maps, metric, method="input_x_gradient")
 
 
 @pytest.mark.parametrize("wrong", [lambda out: out, lambda out: 3.0, lambda out: out.sum()])

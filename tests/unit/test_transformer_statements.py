@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ LEVELS |= {"input_x_gradient": 0.7, "integrated_gradients": 0.7, "deeplift_resca
 LEVELS |= dict.fromkeys(ATTENTION, 0.3) | {"attention_rollout": 0.1, "attn_lrp": 0.75}
 
 
-def run(setting: str, levels: dict[str, float]) -> Any:
+def run(setting: str, levels: dict[str, float], seed: int = 0) -> Any:
     """Two buckets, .1 above and below a method's level, eight images each."""
     rows = [
         {"metric": metric, "mode": mode, "method": method, "group": bucket, "value": level + shift + 0.01 * (i % 2)}
@@ -37,7 +38,7 @@ def run(setting: str, levels: dict[str, float]) -> Any:
         for bucket, shift in (("1", -0.1), ("2", 0.1))
         for i in range(8)
     ]
-    cells = pd.DataFrame({"dataset.reasoning": [setting], "model": ["smerf_vit"]})
+    cells = pd.DataFrame({"dataset.reasoning": [setting], "model": ["smerf_vit"], "seed": [seed]})
     return SimpleNamespace(scores=pd.DataFrame(rows), cells=cells)
 
 
@@ -61,6 +62,24 @@ def test_every_statement_is_answered() -> None:
     assert told["V4"] == "yes (two models)" and set(said["k"]) == {2, 5, 7}
     assert by_setting(own, "pafl").iloc[0].to_dict()["method"] == "AttnLRP"
     assert [*by_setting(own, "pafl").index[-4:]] == ["oracle", "all_lit", "edge", "random"]
+
+
+def test_over_seeds_the_settings_of_a_seed_are_one_model() -> None:
+    """all_lit - rollout is .5 on average over settings in every seed, but not in every setting; V8 needs CNNs."""
+    runs = [
+        run(setting, LEVELS | {"attention_rollout": 0.1 + 0.4 * (setting == "simple_fr") + 0.01 * seed}, seed)
+        for seed in range(3)
+        for setting in SETTINGS
+    ]
+    said = judged(runs, [])[1].set_index("id")
+    assert said["answer"]["V1"] == "yes" and said["k"]["V1"] == 7
+    mean, low, high = map(float, re.findall(r"[+-][.\d]+", said["over seeds"]["V1"]))
+    expected = 0.6 - 0.11 - 0.4 / 7
+    assert said["over seeds"]["V1"].startswith("yes, all_lit - attention_rollout")
+    assert mean == pytest.approx(expected, abs=0.006)
+    assert high - mean == pytest.approx(4.303 * 0.01 / np.sqrt(3), abs=0.006) and low < mean
+    assert said["over seeds"]["V4"].startswith("yes") and said["answer"]["V4"] == "yes (two models)"
+    assert said["over seeds"]["V8"] == "not tested"
 
 
 def grid(model: str, levels: dict[str, float]) -> Any:
