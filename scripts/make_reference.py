@@ -52,7 +52,7 @@ SMERF's complex CNN at 64 x 64 / Tomsett's CNN at 32 x 32 / ResNet50 at 224 x 22
 transformers alone.
 
 LRP's authors claim a patent on it (WO 2016/150472, "Relevance score assignment for artificial neural networks"), and
-free of charge is, they say, personal and scientific use: ask them before any other (`lrp_*`, `attn_lrp`, `deep_taylor`).
+free of charge is, they say, personal and scientific use: ask before any other (`lrp_*`, `attn_lrp`, `deep_taylor`).
 
 How to add one: [add_a_method.md](add_a_method.md). Where other libraries answer differently: [peers.md](peers.md)."""
 METRICS = """\

@@ -123,6 +123,17 @@ def test_without_a_neighbour_of_the_class_there_is_no_answer() -> None:
     assert far.value.isnan().all() and (far.flag == UNDEFINED).all()
 
 
+def test_sufficiency_of_a_half_plane() -> None:
+    """One map for all, the class is the sign of one pixel: sufficient as often as the noise leaves that sign."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False))
+    net[1].weight.data.zero_()[:, 0] = torch.tensor([1.0, -1.0])
+    x = torch.full((2, 1, 4, 4), 0.3, dtype=torch.float64)
+    x[1] = 0.6
+    scene = toys.scene(x, net, explain=torch.ones_like)
+    value = Sufficiency(n_draws=4000, radius=0.5)(torch.ones_like(x), scene).value
+    assert value.tolist() == pytest.approx([0.8, 1.0], abs=0.02)  # u > -0.3 of [-0.5, 0.5]
+
+
 def test_sufficiency_twin() -> None:
     scene = scene_of(squares)
     plane = squares(scene.x)

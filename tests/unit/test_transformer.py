@@ -405,6 +405,31 @@ def test_relevance_of_one_linear_attention_is_what_the_head_makes_of_the_value()
         close(raw[b], up([0, values[b, TARGET[b]].clamp(min=0).item(), 0, 0]))
 
 
+class LinearAttention(nn.Module):
+    """z + A z, A constant."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + torch.zeros(len(z), 1, N, N).to(z).softmax(-1).squeeze(1) @ z
+
+
+class OneBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.blocks, self.head = nn.Conv2d(3, 2, 4, 4), nn.Sequential(LinearAttention()), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.patches(x).flatten(2).mT
+        return self.head(self.blocks(torch.cat([torch.ones_like(z[:, :1]), z], 1))[:, 0])
+
+
+def test_legrad_of_one_linear_attention_is_what_the_head_makes_of_the_token() -> None:
+    """s = w_c mean_i (z + A z)_i + b: ds/dA_ij = w_c z_j / N, whoever asks."""
+    model, x = classifier(seeded(OneBlock)), images(B)
+    tokens = model.module.patches(model.normalise(x)).flatten(2).mT
+    values = torch.einsum("bjk,bk->bj", tokens, model.module.head.weight[TARGET]).relu() / N
+    close(run(LeGrad(), model, x, TARGET), torch.cat([up(row)[None] for row in values.detach()]))
+
+
 @pytest.mark.parametrize(
     ("read", "share"),
     [
