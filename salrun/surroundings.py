@@ -39,7 +39,7 @@ class Surroundings:
                 sys.modules[name] = module
                 first = first or (_of(name, "salrun", "torch", "sys") and f"sys.modules['{name}']") or ""
         for where, holder, names, name, value in self._known:
-            if names.get(name) is not value:
+            if names.get(name) is not value and not _of_torch(names.get(name), value):
                 if holder is names:
                     holder[name] = value
                 else:
@@ -51,6 +51,12 @@ class Surroundings:
                     delattr(kind, name)
                     first = first or f"{where}.{name}"
         return first
+
+
+def _of_torch(new: Any, value: Any) -> bool:
+    """Whether torch itself wrapped a function of its own, as it does once it is to compile or transform anything."""
+    file = getattr(getattr(new, "__code__", None), "co_filename", "")
+    return getattr(new, "__wrapped__", None) is value and "torch" in file.replace("\\", "/").split("/")
 
 
 def _of(name: str, *packages: str) -> bool:

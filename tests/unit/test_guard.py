@@ -11,6 +11,7 @@ import torch
 from salrun.config.catalogue import load_file, target_of
 from salrun.errors import SalrunError
 from salrun.pipeline.guard import Guard, checksum
+from salrun.surroundings import Surroundings
 from tests import spoilers
 from tests.toys import classifier, images, targets
 from tests.unit.test_pipeline import run
@@ -45,6 +46,14 @@ def test_what_a_file_replaces_as_it_is_imported_is_put_back(tmp_path: Path) -> N
     with pytest.raises(SalrunError, match=r"replacing\.py .* it replaces torch\.nn\.functional\.relu"):
         load_file(file)
     assert torch.nn.functional.relu is kept
+
+
+def test_a_part_that_lets_torch_transform_replaces_nothing() -> None:
+    around = Surroundings()
+    torch.func.vmap(torch.func.grad(lambda given: given * given))(torch.ones(2))
+    torch.compile(lambda given: given + 1, backend="eager")(torch.ones(2))
+    torch.fx.symbolic_trace(torch.nn.ReLU())
+    assert around.mend() == ""
 
 
 def test_the_outer_culprit_is_named_by_an_inner_call() -> None:
