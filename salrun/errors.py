@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from salrun.console import EXIT, console_kept
+from salrun.surroundings import Surroundings
 
 OURS = str(Path(__file__).resolve().parent)
 PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -71,13 +72,20 @@ def users_fault(fault: BaseException) -> SalrunError | None:
 
 
 @contextmanager
-def named(who: str) -> Iterator[None]:
-    """Around a call of a user's code: what it raises becomes an error of his, as does a console that it broke."""
+def named(who: str, around: Surroundings | None = None) -> Iterator[None]:
+    """Around a call of a user's code: what it raises becomes an error of his, as does a console that it broke, or what
+    it replaced of what was around it."""
     spoilt: list[str] = []
+    replaced = ""
     try:
         with console_kept(spoilt):
-            yield
-    except SalrunError:
+            try:
+                yield
+            finally:
+                replaced = around.mend() if around else ""
+    except SalrunError as fault:
+        if _raised_by_user(fault):
+            raise SalrunError(f"{who} raised {told(fault)} ({users_place(fault)})") from fault
         raise
     except BaseException as fault:
         place = users_place(fault)
@@ -88,6 +96,18 @@ def named(who: str) -> Iterator[None]:
         raise SalrunError(f"{who} raised {told(fault)}{f' ({place})' if place else ''}") from fault
     if spoilt:
         raise _silenced(who, spoilt)
+    if replaced:
+        raise replacing(who, replaced)
+
+
+def _raised_by_user(fault: BaseException) -> bool:
+    frames = traceback.extract_tb(fault.__traceback__)
+    return bool(frames) and _of_user(frames[-1].filename)
+
+
+def replacing(who: str, what: str) -> SalrunError:
+    """The error for a user's code that puts something else in the place of what others use."""
+    return SalrunError(f"{who} replaces {what}, which others use after it; nothing of this was stored")
 
 
 def _silenced(who: str, spoilt: Iterable[str]) -> SalrunError:

@@ -37,6 +37,7 @@ RAISING = {
     "pipe": ("raise BrokenPipeError", "raised BrokenPipeError"),
     "memory": ("raise MemoryError", "raised MemoryError"),
     "depth": ("f = lambda: f(); f()", "raised RecursionError"),
+    "ours": ("from salrun.errors import SalrunError as E; raise E('no')", "raised SalrunError: no"),
     "text": ("raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})", "raised E"),
 }
 SILENCING = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +93,60 @@ class SpoilsDevice(Spoiler):
 
 
 @dataclass
+class SpoilsFunctions(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        torch.relu = lambda given: given
+
+
+@dataclass
+class SpoilsClasses(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        torch.nn.ReLU.forward = lambda self, given: given  # type: ignore[method-assign]
+
+
+@dataclass
+class SpoilsOurs(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        type(model).__call__ = lambda self, given: torch.zeros(len(given), 2)  # type: ignore[method-assign]
+
+
+@dataclass
+class SpoilsPython(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        builtins.len = lambda given: 1  # type: ignore[assignment]
+
+
+@dataclass
+class SpoilsModules(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        sys.modules.clear()
+
+
+@dataclass
+class SpoilsDepth(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        sys.setrecursionlimit(sys.getrecursionlimit() // 2)
+
+
+@dataclass
+class SpoilsHooks(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: found * 0)
+
+
+@dataclass
+class SpoilsKernels(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        torch.backends.mkldnn.enabled = False
+
+
+@dataclass
+class SpoilsModelWhole(Spoiler):
+    def spoil(self, model: Any, x: Tensor, target: Tensor) -> None:
+        model.__dict__.clear()
+
+
+@dataclass
 class SpoilsMap(Metric):
     def __call__(self, plane: Tensor, scene: Scene) -> Score:
         plane.neg_()
@@ -143,6 +199,15 @@ METHODS = {
     "spoils_by_hook": "the model",
     "spoils_torch": "torch's settings",
     "spoils_device": "torch's settings",
+    "spoils_functions": "torch.relu",
+    "spoils_classes": "torch.nn.modules.activation.ReLU.forward",
+    "spoils_ours": "salrun.models.classifier.Classifier.__call__",
+    "spoils_python": "builtins.len",
+    "spoils_modules": "sys.modules",
+    "spoils_depth": "the recursion limit",
+    "spoils_hooks": "torch's settings",
+    "spoils_kernels": "torch's settings",
+    "spoils_model_whole": "the model",
 }
 METRICS = {
     "spoils_map": "map",

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from hydra._internal.callbacks import Callbacks
 from hydra.core.utils import run_job
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, read_write
 
@@ -50,7 +51,10 @@ def single(config: dict[str, Any], whole: DictConfig, command: Command) -> int:
     with read_write(whole.hydra):
         whole.hydra.mode = RunMode.RUN
     words = [o for o in command.overrides if not of_hydra(o)] + searchpath(command.overrides, command.folders)
-    context = HydraContext(config_loader=cast(Any, None), callbacks=Callbacks(whole))  # the loader is a sweep's
+    try:
+        context = HydraContext(config_loader=cast(Any, None), callbacks=Callbacks(whole))  # the loader is a sweep's
+    except HydraException as wrong:
+        raise SalrunError(f"hydra.callbacks: {wrong}") from wrong
 
     def task(_: DictConfig) -> Exception | None:
         logging.getLogger("salrun").setLevel(logging.INFO)

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from salrun.config.settings import folder_of
 from salrun.errors import SalrunError, named
+from salrun.surroundings import Surroundings
 
 GROUPS = ("experiment", "dataset", "reasoning", "model", "methods", "metrics", "logger", "hydra/launcher")
 
@@ -211,7 +212,9 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     sys.path.append(str(path.resolve().parent))
     try:
-        with named(f"plug-in {path} cannot be imported: it"):
+        import salrun.types  # noqa: F401 (here: torch; what the file replaces of it is seen)
+
+        with named(f"plug-in {path} cannot be imported: it", Surroundings()):
             spec.loader.exec_module(module)
     except SalrunError:
         del sys.modules[name]

@@ -119,7 +119,9 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def _check_finite(value: Any, where: str = "") -> None:
-    """No setting means NaN or infinity: what is computed with them is nothing, or never ends."""
+    """No setting means NaN or infinity: what is computed with them is nothing, or never ends; no file has a NUL."""
+    if isinstance(value, str) and "\0" in value:
+        raise SalrunError(f"{where} has the letter NUL in it: {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise SalrunError(f"{where} must be a finite number, got {value}")
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

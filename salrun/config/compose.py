@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -59,6 +62,10 @@ def _combinations(command: Command) -> Iterator[list[str]]:
             raise SalrunError(f"'{override.input_line}': hydra.verbose must be true, false or names of loggers")
         if override.key_or_group == "hydra.output_subdir" and not _a_name(override.value()):
             raise SalrunError(f"'{override.input_line}': hydra.output_subdir must be a name, or null; no / $ and no ..")
+        if override.key_or_group == "hydra.searchpath" and not _folders(override.value()):
+            raise SalrunError(f"'{override.input_line}': hydra.searchpath must be a list of folders that are there")
+        if of_hydra(override.key_or_group) and (override.is_add() or override.is_force_add()):
+            _check_hydras_key(override)
     if not command.multirun:
         _check_one_job(parsed)
     return expand(command.overrides, command.folders)
@@ -75,6 +82,26 @@ def _verbosity(value: Any) -> bool:
 def _a_name(value: Any) -> bool:
     """Whether it names something in a folder, nothing beside or above it."""
     return value is None or (str(value).strip() not in ("", ".", "..") and not set("/\\$") & set(str(value)))
+
+
+def _folders(value: Any) -> bool:
+    """Whether it lists folders; what another scheme names is for Hydra to find."""
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        return False
+    listed = [entry.removeprefix("file://") for entry in value]
+    return all("://" in entry or os.path.isdir(entry) for entry in listed)
+
+
+def _check_hydras_key(override: Override) -> None:
+    """Hydra itself takes any key that is added to its own, and reads it nowhere."""
+    kind: Any = HydraConf
+    for name in override.key_or_group.split(".")[1:]:
+        if not is_dataclass(kind):
+            return
+        kinds = {field.name: field.type for field in fields(kind)}
+        if name not in kinds:
+            raise SalrunError(f"unknown key '{override.key_or_group}' in '{override.input_line}'{near(name, kinds)}")
+        kind = kinds[name]
 
 
 def _check_resolved(whole: DictConfig, overrides: Sequence[str]) -> None:
@@ -314,13 +341,13 @@ def _check_keys(whole: DictConfig, plain: Sequence[str], search: Sequence[str], 
     if all(_read(path, here) for path in _paths(free)):
         return
     files = (path.read_text("utf-8", "replace") for folder in (conf_dir(), *folders) for path in folder.rglob("*.yaml"))
-    readable = {*SETTINGS, *_groups(search)}
+    known = {*SETTINGS, *_groups(search), *map(str, whole)} - {"hydra"}
     typed, elsewhere = _additions(plain), here | _interpolated("".join(files))  # a part not chosen may read it
-    for key in sorted(k for k in free if k not in readable and not _read(k, here)):
+    for key in sorted(k for k in free if k not in SETTINGS and not _read(k, here)):
         if key in typed or not _read(key, elsewhere):
             told = f"unknown key '{key}' in '{typed[key]}'" if key in typed else f"nothing reads the key '{key}'"
-            raise SalrunError(f"{told}{near(key, {*readable, *map(str, whole)} - {key, 'hydra'})}")
-    paths = list(_paths({key: value for key, value in free.items() if key not in readable or key == "budget"}))
+            raise SalrunError(f"{told}{near(key, known - {key})}")
+    paths = list(_paths(free))
     for path in (path for path in paths if not _read(path, elsewhere)):
         raise SalrunError(f"unknown key '{path}': nothing reads it{near(path, {*paths} - {path}, n=1)}")
 
@@ -439,7 +466,8 @@ def _not_typed(key: str, overrides: Sequence[str], folders: tuple[Path, ...]) ->
     group = key.partition(".")[0]
     experiment = next((o for o in overrides if re.match(r"\+\+?experiment=", o)), None)
     chosen = next((o for o in overrides if re.match(rf"\+*{group}=(?!\{{)", o)), None)
-    typed = any(f"{_parsed(o).key_or_group}.".startswith(f"{key}.") for o in overrides)
+    words = [_parsed(o).key_or_group for o in overrides if "=" in o]
+    typed = any(f"{word}.".startswith(f"{key}.") or (word != group and key.startswith(f"{word}.")) for word in words)
     if typed or not experiment or not chosen:
         return ""
     try:

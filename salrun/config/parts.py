@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from salrun.config.catalogue import load_file, load_plugins, names, part_config, part_name, parts_of, plugin_config
 from salrun.config.declared import check_class
 from salrun.errors import SalrunError, named, near, unknown
+from salrun.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from salrun.types import Dataset, Method, Metric, Recipe
@@ -345,7 +347,8 @@ def locate(target: str | None, where: str) -> Callable[..., Any]:
     if not module:
         raise SalrunError(f"{where}._target_ '{target}' has no module: give a dotted name such as mymodule.{target}")
     try:
-        with named(f"{where}._target_ '{target}' cannot be imported: it"):
+        around = None if module in sys.modules or module.startswith("salrun.") else Surroundings()
+        with named(f"{where}._target_ '{target}' cannot be imported: it", around):
             home = importlib.import_module(module)
     except SalrunError as fault:
         if isinstance(fault.__cause__, ModuleNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from salrun.errors import SalrunError, named
+from salrun.errors import SalrunError, named, replacing
+from salrun.surroundings import Surroundings
 
 ROWS = 1021  # of a checksum; prime, so that numbers that change places change rows
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -42,7 +44,10 @@ class Lent:
 
     def spoilt(self, to_the_number: bool) -> bool:
         """Whether it was changed; `to_the_number`: also behind the back of the version counters."""
-        if self._look() != self.state:
+        try:
+            if self._look() != self.state:
+                return True
+        except Exception:  # there is not even anything to look at
             return True
         return to_the_number and any(
             not torch.equal(known, checksum(t)) for known, t in zip(self.sums or [], self.seen, strict=False)
@@ -60,6 +65,7 @@ class Guard:
         self._kept: list[Lent] = []
         self._of_tile: list[Lent] = []
         self._at_work: list[tuple[str, bool, str]] = []  # who, a user's or not, with which model; the innermost last
+        self._around: Surroundings | None = None  # once a user's part is about to be called
 
     def lend(self, what: str, role: str, tensors: Callable[[], Sequence[Tensor]]) -> None:
         """Watch tensors of the open tile."""
@@ -84,11 +90,12 @@ class Guard:
         self.check()
         own = Lent("what it was given", lambda: given), Lent("torch's settings", tuple, _numerics)
         if users:
+            self._around = self._around or Surroundings()
             for lent in (*self._kept, *self._of_tile, *own):
                 lent.add_up()
         self._at_work.append((who, users, role))
         try:
-            with named(who) if users else nullcontext():
+            with named(who, self._around) if users else nullcontext():
                 yield
             self.check(*own)
         finally:
@@ -99,6 +106,8 @@ class Guard:
         if not self._at_work:
             return
         who, users, role = self._at_work[-1]
+        if users and self._around and (replaced := self._around.mend()):
+            raise replacing(who, replaced)
         for lent in (*self._kept, *self._of_tile, *more):
             if (users or lent.role in ("", role)) and lent.spoilt(users):
                 raise SalrunError(
@@ -133,5 +142,12 @@ def _anatomy(model: nn.Module) -> list[object]:
 
 def _numerics() -> tuple[object, ...]:
     """What torch computes by, for the whole process."""
-    default = torch.get_default_dtype(), torch.get_default_device()
-    return *default, torch.is_grad_enabled(), torch.get_float32_matmul_precision()
+    layers, cudnn, matmul = nn.modules.module, torch.backends.cudnn, torch.backends.cuda.matmul
+    return (
+        *(torch.get_default_dtype(), torch.get_default_device(), torch.get_float32_matmul_precision()),
+        *(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        *(torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.are_deterministic_algorithms_enabled()),
+        *(cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32),
+        bool(torch.full((), 1e-40) * 1),  # whether the smallest numbers are 0
+        *(len(hooks) for name, hooks in vars(layers).items() if re.fullmatch(r"_global_\w+_hooks", name)),
+    )

@@ -34,6 +34,7 @@ PACKAGES = (
     *("torch", "torchvision", "timm", "transformers", "numpy", "pandas", "pyarrow", "scipy", "scikit-image"),
     *("hydra-core", "omegaconf"),
 )
+WRITTEN = ("config.yaml", "tables", "maps", "comparison", "figures", "report.html")  # by a run, below its folder
 
 
 class LogFile(logging.FileHandler):
@@ -70,6 +71,12 @@ class RunRecord:
         self._handler: logging.Handler | None = None
 
     def __enter__(self) -> RunRecord:
+        theirs = [name for name in WRITTEN if (self.out / name).exists()]
+        if theirs and not (self.out / "run.json").exists():
+            raise SalrunError(
+                f"{self.out} has {theirs[0]} and no run.json: a run would write over what is no run's; choose another "
+                "folder by hydra.run.dir=<folder>"
+            )
         self.out.mkdir(parents=True, exist_ok=True)
         self._handler = LogFile(self.out / "run.log", encoding="utf-8")
         self._handler.setLevel(logging.DEBUG)

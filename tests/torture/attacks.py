@@ -34,7 +34,7 @@ def spoiling(folder: Path, n: int) -> Iterator[Finding]:
         chosen = f"methods=[{name},gradient]" if group == "methods" else "methods=[gradient]"
         scored = f"metrics=[{name},insertion]" if group == "metrics" else "metrics=[insertion]"
         life = Life([*PLAIN, chosen, scored], home, env={"SALRUN_PLUGINS": spoilers.__file__})
-        faults.append(refused(life, f"'{name}' changes"))
+        faults.append(refused(life, f"'{name}' changes", f"'{name}' replaces"))
     after = Life(PLAIN, home)
     faults.append("" if after.end() == 0 and tables(home) == expected else "later runs have other numbers")
     yield finding("plug-ins that spoil what they are lent", faults, "each named; a later run has the same numbers")

@@ -70,6 +70,14 @@ def test_logs_are_not_written_through_links(
     assert (tmp_path / "new.log").read_text() == "a"
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "report.html", "tables"])
+def test_a_run_is_not_written_over_what_is_no_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir() if name == "tables" else (tmp_path / name).write_text("mine")
+    with pytest.raises(SalrunError, match=f"has {name} and no run.json"):
+        RunRecord(tmp_path).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".", "", "a\\b"])
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(SalrunError, match="name must be what a file may be called"):

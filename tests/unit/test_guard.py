@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from salrun.config.catalogue import target_of
+from salrun.config.catalogue import load_file, target_of
 from salrun.errors import SalrunError
 from salrun.pipeline.guard import Guard, checksum
+from salrun.surroundings import Surroundings
 from tests import spoilers
 from tests.toys import classifier, images, targets
 from tests.unit.test_pipeline import run
@@ -28,12 +29,31 @@ def test_a_method_that_spoils_is_named(name: str, told: str, kind: type) -> None
     guard.lend("its images", "model", lambda: (x, target))
     dtype = torch.get_default_dtype()
     try:
-        with pytest.raises(SalrunError, match=f"^method '{name}' changes (its )?{told}"):  # noqa: SIM117
+        with pytest.raises(SalrunError, match=f"^method '{name}' (changes|replaces) (its )?{told}"):  # noqa: SIM117
             with guard.call(f"method '{name}'", True, "model", x.detach()):
                 kind()(model, x.detach(), target, None, None)
     finally:
         torch.set_default_dtype(dtype)
         torch.set_default_device(None)
+        torch.backends.mkldnn.enabled = True
+        torch.nn.modules.module._global_forward_hooks.clear()
+
+
+def test_what_a_file_replaces_as_it_is_imported_is_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "replacing.py"
+    file.write_text("import torch\ntorch.nn.functional.relu = lambda given: given\n")
+    kept = torch.nn.functional.relu
+    with pytest.raises(SalrunError, match=r"replacing\.py .* it replaces torch\.nn\.functional\.relu"):
+        load_file(file)
+    assert torch.nn.functional.relu is kept
+
+
+def test_a_part_that_lets_torch_transform_replaces_nothing() -> None:
+    around = Surroundings()
+    torch.func.vmap(torch.func.grad(lambda given: given * given))(torch.ones(2))
+    torch.compile(lambda given: given + 1, backend="eager")(torch.ones(2))
+    torch.fx.symbolic_trace(torch.nn.ReLU())
+    assert around.mend() == ""
 
 
 def test_the_outer_culprit_is_named_by_an_inner_call() -> None:
@@ -90,13 +110,16 @@ def test_a_checksum_sees_numbers_and_their_places(shape: tuple[int, ...], dtype:
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [("methods", "SpoilsImagesUnseen"), ("metrics", "SpoilsModelOfScene"), ("metrics", "SpoilsMasks")],
+    [
+        *(("methods", "SpoilsImagesUnseen"), ("methods", "SpoilsClasses")),
+        *(("metrics", "SpoilsModelOfScene"), ("metrics", "SpoilsMasks")),
+    ],
 )
 def test_a_run_with_a_spoiler_stores_nothing_wrong(group: str, name: str, tmp_path: Path) -> None:
     plain = ["report=false", "methods=[edge]", "metrics=[insertion]", "metrics.insertion.step=512", "~others"]
     later = "+methods.later={_target_: salrun.methods.gradient.Gradient, view: max_abs}"
     spoiler = f"+{group}.a={{_target_: {target_of(getattr(spoilers, name))}, view: max_abs}}"
-    with pytest.raises(SalrunError, match=rf"^{group[:-1]} 'a' changes "):
+    with pytest.raises(SalrunError, match=rf"^{group[:-1]} 'a' (changes|replaces) "):
         run(tmp_path / "spoilt", *plain, spoiler, later)
     after, clean = (run(tmp_path / folder / "run", *plain, later) for folder in (".", "elsewhere"))
     assert after.scores.equals(clean.scores)

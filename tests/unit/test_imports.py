@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "salrun"
 FLOORS = (  # a module imports from its own floor and from those above it in this list, which is CONTRIBUTING.md's
-    {"console", "errors", "progress", "ranges", "types", "rng", "views"},
+    {"console", "surroundings", "errors", "progress", "ranges", "types", "rng", "views"},
     {"store"},
     {"stats"},  # arithmetic on arrays and frames
     {"results"},
