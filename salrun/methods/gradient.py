@@ -12,7 +12,7 @@ from torch import Tensor
 
 from salrun.errors import SalrunError
 from salrun.methods.chunking import references_of, run_grid, shared_pass
-from salrun.models.classifier import Classifier, Space, check_targets, not_a_number, pick
+from salrun.models.classifier import Baseline, Classifier, Space, check_targets, not_a_number, pick
 from salrun.ranges import Above, AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -67,12 +67,14 @@ class Sensitivity(Method):
 
 @dataclass
 class InputXGradient(Method):
-    """x * dy_c/dx, with x in the space of the derivative.
+    """(x - x0) * dy_c/dx, with x in the space of the derivative, x0 the baseline.
 
-    Shrikumar et al. 2016 ("grad*input", I*G). Sums to y_c where the network is bias-free and piecewise linear.
+    Shrikumar et al. 2016 ("grad*input", I*G). Sums to y_c where x0 is 0 and the network bias-free and piecewise linear.
+    Of other baselines it is the one-step approximation of Integrated Gradients.
     """
 
     space: Literal["norm", "raw"] = "norm"
+    baseline: Baseline = "zeros"
 
     paper_name: ClassVar[str] = "Input*Gradient"
     source: ClassVar[str] = "Shrikumar et al. 2016, arXiv:1605.01713"
@@ -81,7 +83,7 @@ class InputXGradient(Method):
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         gradient = shared_pass(model, x, target, fitted, space=self.space).input_gradient
-        return model.enter(x, self.space) * gradient
+        return (model.enter(x, self.space) - model.baseline(x, self.baseline, self.space)) * gradient
 
 
 def over_noise(
@@ -243,7 +245,7 @@ class IntegratedGradients(Method):
 
     steps: Annotated[int, AtLeast(1)] = 50
     rule: Literal["gauss_legendre", "riemann_left", "riemann_middle", "trapezoid"] = "gauss_legendre"
-    baseline: Literal["zeros", "black", "mean"] = "zeros"
+    baseline: Baseline = "zeros"
     path: Literal["straight", "inn108"] = "straight"
     space: Literal["norm", "raw"] = "norm"
 
@@ -260,17 +262,10 @@ class IntegratedGradients(Method):
     def passes(self, model: Classifier, shape: tuple[int, int, int]) -> float:
         return 3.0 * self.steps
 
-    def reference(self, model: Classifier, x: Tensor) -> Tensor:
-        """The baseline as a point of `space`: zeros there, the black image, or the colour that normalises to zero."""
-        zeros = torch.zeros_like(x)
-        if self.baseline == "zeros":
-            return zeros
-        return model.enter(zeros if self.baseline == "black" else model.denormalise(zeros), self.space)
-
     @torch.no_grad()
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
-        point, reference = model.enter(x, self.space), self.reference(model, x)
+        point, reference = model.enter(x, self.space), model.baseline(x, self.baseline, self.space)
         difference = point - reference
         start = point if self.path == "inn108" else reference
         nodes, weights = (
@@ -292,6 +287,6 @@ class IntegratedGradients(Method):
         """|sum(attribution) - (y_c(x) - y_c(x0))| relative to |y_c(x) - y_c(x0)|, (B,): above 0.01 raise `steps`."""
         with torch.no_grad():
             above = pick(model.forward(x), target)
-            below = pick(model.head(self.reference(model, x), self.space), target)
+            below = pick(model.head(model.baseline(x, self.baseline, self.space), self.space), target)
         gained = above - below
         return (attribution.sum((1, 2, 3)) - gained).abs() / gained.abs()

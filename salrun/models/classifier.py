@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from salrun.errors import SalrunError, unknown
 
 Space = Literal["norm", "raw"]
+Baseline = Literal["zeros", "black", "mean"]  # of methods that compare an image with one
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ class Classifier(nn.Module):
     def enter(self, x: Tensor, space: Space) -> Tensor:
         """The image as a point of `space`."""
         return self.normalise(x) if space == "norm" else x
+
+    def baseline(self, x: Tensor, name: Baseline, space: Space) -> Tensor:
+        """A point of `space`: zeros there, the black image, or (mean) the colour that normalises to zero."""
+        zeros = torch.zeros_like(x)
+        return zeros if name == "zeros" else self.enter(zeros if name == "black" else self.denormalise(zeros), space)
 
     def head(self, point: Tensor, space: Space) -> Tensor:
         """Logits of a point of `space`."""

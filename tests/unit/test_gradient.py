@@ -69,6 +69,8 @@ def test_linear_model_gives_its_weights():
     close(run(Sensitivity(), model, x), w.abs().amax(1, keepdim=True))
     close(run(InputXGradient(), model, x), w * model.normalise(x))
     close(run(InputXGradient("raw"), model, x), w / model.std * x)
+    close(run(InputXGradient(baseline="black"), model, x), w * (model.normalise(x) - model.normalise(0 * x)))
+    close(run(InputXGradient("raw", "mean"), model, x), w / model.std * (x - model.mean))
     close(run(SmoothGrad(n_samples=3), model, x), w)
     close(run(SmoothGrad(n_samples=3, squared=True), model, x), w.square())
 
