@@ -7,11 +7,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -25,6 +27,7 @@ from salrun.config.catalogue import conf_dir, names
 from salrun.config.check import check
 from salrun.config.command import Command, of_hydra
 from salrun.config.files import check_files
+from salrun.config.read_once import FileConfigSource
 from salrun.config.settings import SETTINGS, Settings
 from salrun.config.signatures import UnknownKey
 from salrun.errors import SalrunError, near, unknown
@@ -32,6 +35,8 @@ from salrun.errors import SalrunError, near, unknown
 LISTS = ("methods", "metrics", "logger")  # groups of which a run has several
 MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 MOST_JOBS = 100_000
+
+SourcesRegistry.instance().register(FileConfigSource)  # Hydra keeps the first class of this name
 
 
 def check_command(command: Command) -> None:
@@ -129,6 +134,7 @@ def _check_one_job(overrides: Sequence[Override]) -> None:
             raise SalrunError(f"'{line}' is a sweep: add -m to run one job for each value")
 
 
+@lru_cache(maxsize=1024)
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
