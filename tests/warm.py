@@ -30,6 +30,7 @@ import salrun
 from salrun.cli import main as cli
 from salrun.config.compose import compose_config
 from salrun.store import sources
+from tests import verified
 
 MODULE = "warm-python-m"  # the script's name
 CLIENT = """#!{python} -IS
@@ -67,6 +68,7 @@ def import_all() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
             sources._imports(module.name)  # keys hash the sources: an editor at work must not change them half-way
+    verified.remember()
     compose_config(["+experiment=smerf_simple_fr", "scale=smoke", "methods=[smerf/gradient]"])  # parsers learn
     gc.freeze()  # else the first collection of every child copies all of this
 
