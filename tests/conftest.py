@@ -16,6 +16,8 @@ import torch
 from tests import verified
 from tests.warm import warm_salrun
 
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process that compiles starts a pool of others
+
 ROOT = Path(__file__).resolve().parent.parent
 Once = Callable[[str, Callable[[Path], object]], Path]
 COMMAND = Path(sys.executable).with_name("salrun")
