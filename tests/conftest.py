@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import verified
 from tests.warm import warm_salrun
 
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process that compiles starts a pool of others
+
 ROOT = Path(__file__).resolve().parent.parent
+Once = Callable[[str, Callable[[Path], object]], Path]
 COMMAND = Path(sys.executable).with_name("salrun")
 
 
@@ -25,17 +29,23 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _verified_once(once: Once) -> Iterator[None]:
+    """A model is verified once by all tests, which have new stores; those of verification itself call it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(verified.PLACE, str(once("verified", lambda folder: None)))
+        patch.setattr("salrun.models.verification.verify", verified._verify)
+        yield
+
+
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Path]:
+def warm(_verified_once: None) -> Iterator[Path]:
     """A `salrun` that is spared its imports; where processes with torch cannot be forked, the console script."""
     if sys.platform == "linux":
         with warm_salrun() as script:
             yield script
     else:
         yield COMMAND
-
-
-Once = Callable[[str, Callable[[Path], object]], Path]
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +94,15 @@ def command_env(tmp_path: Path, **extra: str) -> dict[str, str]:
     return env
 
 
+SLOWEST = (  # begun first, so that no worker ends with one of them while the others have nothing left
+    *("torture", "e2e", "test_make_docs.py", "test_smerf_figures.py", "test_reproduce.py", "test_inference_copy.py"),
+    *("test_zhang_claims.py", "test_smerf_claims.py", "config", "test_smerf_configs.py", "test_target.py"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: min(rank.get(name, len(rank)) for name in (item.path.name, item.path.parent.name)))
     no_cuda = pytest.mark.skip(reason="no CUDA device here")
     no_mps = pytest.mark.skip(reason="no MPS device here")
     no_data = pytest.mark.skip(reason="SALRUN_DATA names no folder with the real data sets")

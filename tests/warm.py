@@ -1,23 +1,26 @@
-"""`salrun` without its imports: each command is forked from one process that has them, and is a process of its own.
+"""`salrun` and `python -m` without imports: each command is forked from one process that has them, and is its own.
 
 For tests of what a command does; how it starts, and what a signal does to it, is tried on the console script itself.
-The script written here is called like that one: it hands its words, folder, environment and open files to the process
-with the imports, whose child then lives as the console script would, and ends with the child's exit code.
+The scripts written here hand their words, folder, environment and open files to the process with the imports, whose
+child then lives as the console script (or `python -m`) would, and end with the child's exit code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,13 +28,17 @@ import torch
 
 import salrun
 from salrun.cli import main as cli
+from salrun.config.compose import compose_config
+from salrun.store import sources
+from tests import verified
 
+MODULE = "warm-python-m"  # the script's name
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({place!r})
     socket.send_fds(server, [b"!"], [0, 1, 2])
-    server.sendall(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode())
+    server.sendall(json.dumps([*sys.argv, os.getcwd(), dict(os.environ)]).encode())
     server.shutdown(socket.SHUT_WR)
     code = server.recv(1)
 sys.exit(code[0] if code else "salrun: ended without an exit code")
@@ -40,11 +47,12 @@ sys.exit(code[0] if code else "salrun: ended without an exit code")
 
 @contextlib.contextmanager
 def warm_salrun() -> Iterator[Path]:
-    """The script that is called instead of `salrun`."""
+    """The script that is called instead of `salrun`; beside it stands that for `python -m`."""
     with tempfile.TemporaryDirectory() as folder:
         place, script = Path(folder, "socket"), Path(folder, "salrun")
-        script.write_text(CLIENT.format(python=sys.executable, place=str(place)))
-        script.chmod(0o755)
+        for path in (script, script.with_name(MODULE)):
+            path.write_text(CLIENT.format(python=sys.executable, place=str(place)))
+            path.chmod(0o755)
         words = [sys.executable, "-m", "tests.warm", str(place)]
         root = Path(__file__).resolve().parent.parent
         with subprocess.Popen(words, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -54,11 +62,15 @@ def warm_salrun() -> Iterator[Path]:
 
 
 def import_all() -> None:
-    """Everything that a command may import; nothing is computed, so no thread runs when a child is forked."""
+    """Import and parse everything that commands may need; nothing is computed, so no thread runs when one is forked."""
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(salrun.__path__, "salrun."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+            sources._imports(module.name)  # keys hash the sources: an editor at work must not change them half-way
+    verified.remember()
+    compose_config(["+experiment=smerf_simple_fr", "scale=smoke", "methods=[smerf/gradient]"])  # parsers learn
+    gc.freeze()  # else the first collection of every child copies all of this
 
 
 def serve(place: str) -> None:
@@ -87,16 +99,25 @@ def live(client: socket.socket) -> None:
             os.dup2(file, number)
             os.close(file)
         with client.makefile("rb") as said:
-            words, folder, env = json.load(said)
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w"), write_through=True) for n in (1, 2))
+            script, *words, folder, env = json.load(said)
+        files = (io.FileIO(number, "w", closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (io.TextIOWrapper(file, write_through=True) for file in files)
         os.environ.clear()
         os.environ.update(env)
         os.chdir(folder)
-        del sys.path[0]  # of -m
-        sys.argv = ["salrun", *words]
-        code = cli.run(words)
+        if Path(script).name == MODULE:
+            sys.argv[1:] = words[1:]
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+            code = 0
+        else:
+            del sys.path[0]  # of -m
+            sys.argv = ["salrun", *words]
+            code = cli.run(words)
     except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 1
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        print(left.code, file=sys.stderr) if isinstance(left.code, str) else None
+    except BaseException:
+        traceback.print_exc()
     finally:
         client.sendall(bytes([code]))
         os._exit(code)
@@ -104,3 +125,4 @@ def live(client: socket.socket) -> None:
 
 if __name__ == "__main__":
     serve(sys.argv[1])
+    os._exit(0)  # it has nothing to put away

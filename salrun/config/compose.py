@@ -9,11 +9,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -28,6 +30,7 @@ from salrun.config.catalogue import conf_dir, names
 from salrun.config.check import check
 from salrun.config.command import Command, of_hydra
 from salrun.config.files import check_files
+from salrun.config.read_once import FileConfigSource
 from salrun.config.settings import SETTINGS, Settings
 from salrun.config.signatures import UnknownKey
 from salrun.errors import SalrunError, near, unknown
@@ -35,6 +38,8 @@ from salrun.errors import SalrunError, near, unknown
 LISTS = ("methods", "metrics", "logger")  # groups of which a run has several
 MOST_COMBINATIONS = 64  # of a sweep that are checked before it starts
 MOST_JOBS = 100_000
+
+SourcesRegistry.instance().register(FileConfigSource)  # Hydra keeps the first class of this name
 
 
 def check_command(command: Command) -> None:
@@ -156,6 +161,7 @@ def _check_one_job(overrides: Sequence[Override]) -> None:
             raise SalrunError(f"'{line}' is a sweep: add -m to run one job for each value")
 
 
+@lru_cache(maxsize=1024)
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 

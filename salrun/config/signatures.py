@@ -62,9 +62,15 @@ def _tree(module: str) -> ast.Module | None:
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:
-        return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        return _syntax(spec.origin, Path(spec.origin).stat().st_mtime_ns)
     except (OSError, SyntaxError, ValueError) as fault:
         raise SalrunError(f"_target_ module '{module}': {spec.origin} cannot be read as Python: {fault}") from fault
+
+
+@lru_cache(maxsize=128)
+def _syntax(path: str, changed: int) -> ast.Module:
+    """The syntax tree of a file; parsed once while it is not `changed`."""
+    return ast.parse(Path(path).read_text(encoding="utf-8"))
 
 
 def _arguments(given: ast.arguments, module: str) -> dict[str, Parameter]:

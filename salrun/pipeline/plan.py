@@ -21,7 +21,9 @@ from salrun.pipeline.returned import check_cost
 from salrun.pipeline.stages import OWN, Stages, Tile
 from salrun.store.sources import of_user
 
-PROBE_SECONDS = 0.5
+PROBE_SECONDS = 0.5  # at most
+PROBE_SHARE = 0.1  # of the passes to do: a run of seconds is not kept waiting
+PROBE_BATCHES = 3  # at least
 ENTRY_SECONDS = 0.003  # what the key, the checks and the writing of a map or score take beside its passes
 
 Unit = tuple[int, str, str]  # a tile's index, a model's role, a method: what a run does at a time
@@ -89,15 +91,16 @@ class Plan:
 
 
 def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
-    """Count what is to be done; forward passes are timed for half a second on each model that has something to do."""
+    """Count what is to be done; forward passes are timed on each model that has something to do, for a moment."""
     images, model = sum(len(t.ids) for t in tiles), stages.models[OWN]
     largest = max(len(t.ids) for t in tiles)
-    by_model = cache(lambda: forward_rate(stages.folded(), cell, largest))
+    lines: list[Line] = []
+    probe = lambda: PROBE_SHARE * sum(line.todo for line in lines)  # noqa: E731
+    by_model = cache(lambda: forward_rate(stages.folded(), cell, largest, probe()))
     by_copy = by_model
     fast = [part.name for part in cell.methods if part.method.forward_only]
     if fast or any("model" in m.metric.needs for m in cell.metrics):
-        by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch))
-    lines: list[Line] = []
+        by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch, probe()))
     due: dict[Unit, float] = defaultdict(float)
     entries, host = 0, 0.0
     for part in cell.methods:
@@ -174,17 +177,17 @@ def judged(metric: MetricPart, role: str) -> bool:
     return "other_map" not in metric.metric.needs or role == getattr(metric.metric, "of", OWN)
 
 
-def forward_rate(model: Classifier, cell: Cell, batch: int) -> float:
-    """Images per second of a plain forward pass, of fewer images where so many do not fit into memory."""
-    return halving(lambda size: _rate(model, cell, size or batch), batch, batch, f"timing {model.name}")
+def forward_rate(model: Classifier, cell: Cell, batch: int, enough: float) -> float:
+    """Images per second of plain forward passes, `enough` of them; of fewer images where a batch does not fit."""
+    return halving(lambda size: _rate(model, cell, size or batch, enough), batch, batch, f"timing {model.name}")
 
 
 @torch.no_grad()
-def _rate(model: Classifier, cell: Cell, batch: int) -> float:
+def _rate(model: Classifier, cell: Cell, batch: int, enough: float) -> float:
     x = torch.zeros(batch, *cell.dataset.shape, device=cell.device, dtype=getattr(torch, cell.precision))
     model(x)
     passes, begun = 0, time.monotonic()
-    while time.monotonic() - begun < PROBE_SECONDS:
+    while time.monotonic() - begun < PROBE_SECONDS and passes < max(enough, PROBE_BATCHES * batch):
         model(x).sum().item()
         passes += batch
     return passes / (time.monotonic() - begun)

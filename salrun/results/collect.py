@@ -42,11 +42,12 @@ def newest(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
     """(the runs, oldest first, without those of which a newer one of the same cells measured all; those left out)."""
     current: list[Run] = []
     replaced: list[Run] = []
-    measured = {run.path: _measured(run) for run in runs}
+    for run in runs:
+        _ = run.scores  # a damaged table is told before anything is written
     identity = {run.path: (run.facts.get("shard"), *sorted(run.cells["cell"])) for run in runs}
     for run in sorted(runs, key=lambda r: str(r.facts.get("started", ""))):
         for older in [r for r in current if identity[r.path] == identity[run.path]]:
-            if measured[older.path] <= measured[run.path]:
+            if _measured(older) <= _measured(run):
                 current.remove(older)
                 replaced.append(older)
         current.append(run)
@@ -55,7 +56,8 @@ def newest(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 def _measured(run: Run) -> set[tuple]:
     """What a run scored: cell, method, metric, mode and score, whatever the view."""
-    return run.scored([name for name in SUMMARY_KEYS if name not in ("view", "group")])
+    names = [name for name in SUMMARY_KEYS if name not in ("view", "group")]
+    return set(run.scores[names].drop_duplicates().itertuples(index=False, name=None))
 
 
 def refuse_strangers(runs: Sequence[Run]) -> None:

@@ -136,10 +136,6 @@ class Run:
         chosen = None if images is None else [("image_id", "in", list(images))]
         return self._parquet("scores", columns or SCORES, chosen)
 
-    def scored(self, columns: Sequence[str]) -> set[tuple]:
-        """What occurs in these columns of the scores."""
-        return set(self.read_scores(columns).drop_duplicates().itertuples(index=False, name=None))
-
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Curves behind scores; none where no metric has them."""

@@ -40,6 +40,7 @@ from salrun.store.tensors import load_state, save_state
 from tests.torture import trials
 from tests.torture.kills import kills
 from tests.torture.trials import BASE, RESULTS, SHIPPED, Finding, Life, record
+from tests.warm import import_all
 
 HANG = 30.0  # seconds
 FAULTS = ("corrupt", "lost", "repeated", "status", "traceback", "unexpected", "accepted", "hang", "other")
@@ -508,7 +509,7 @@ def main(argv: list[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     log = work / "attacks.csv"
     rows = list(csv.DictReader(log.open(newline=""))) if log.exists() else []
-    trials.warm_up()
+    import_all()
     with log.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not rows:

@@ -14,15 +14,12 @@ import argparse
 import contextlib
 import csv
 import ctypes
-import gc
 import html.parser
-import importlib
 import json
 import logging
 import mmap
 import os
 import pickle
-import pkgutil
 import random
 import re
 import resource
@@ -41,18 +38,16 @@ from typing import Any
 
 import torch
 
-import salrun
 from salrun.cli import main as cli
-from salrun.config.compose import compose_config
 from salrun.console import EXIT
 from salrun.errors import SalrunError
 from salrun.models import recipe
 from salrun.models.checkpoint import read_card
 from salrun.pipeline import cell
 from salrun.results.record import RunRecord
-from salrun.store import sources
 from salrun.store.sources import commit
 from salrun.store.tensors import digest, load_state, read_safetensors
+from tests.warm import import_all
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # A real run with every stage in it, as cheap as they get: it trains, fits, explains, scores, concludes and reports.
@@ -218,17 +213,6 @@ def die_with_parent() -> None:
     """Linux: nothing goes on when the torturer itself is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def warm_up() -> None:
-    """Import and parse everything once, before the first fork; nothing is computed here, so no thread is running."""
-    torch.set_num_threads(1)
-    for module in pkgutil.walk_packages(salrun.__path__, "salrun."):
-        if "torchvision" not in module.name:
-            importlib.import_module(module.name)
-            sources._imports(module.name)  # keys hash the sources: an editor at work must not change them half-way
-    compose_config(WITH_FIGURES)  # the parsers learn their grammar
-    gc.freeze()  # else the first collection of every life copies all of this
 
 
 def run_of(folder: Path) -> Path:
@@ -906,7 +890,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := set(given.trials) - set(TRIALS):
         parser.error(f"unknown trials {', '.join(sorted(unknown))}: {', '.join(TRIALS)}")
     counts = {"commands": given.fuzz // 2, "yaml": given.fuzz - given.fuzz // 2}
-    warm_up()
+    import_all()
     failed = 0
     for name in given.trials or TRIALS:
         work = given.work / name

@@ -89,7 +89,7 @@ def test_a_plan_counts_the_maps_of_all_models(finished: Run) -> None:
 
 def test_no_more_images_are_timed_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[int] = []
-    monkeypatch.setattr(plan, "forward_rate", lambda model, cell, batch: timed.append(batch) or 1.0)
+    monkeypatch.setattr(plan, "forward_rate", lambda model, cell, batch, enough: timed.append(batch) or 1.0)
     run(tmp_path / "run", "methods=[gradient]", "metrics=[pafl]", "report=false", "tile=65536")
     assert set(timed) == {6}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from salrun.config.check import check
@@ -14,7 +16,7 @@ from salrun.config.compose import compose_config
 from salrun.methods.chunking import run_chunked, run_grid
 from salrun.metrics.mass import MassShare
 from salrun.metrics.randomisation import MapSimilarity
-from salrun.pipeline import cell
+from salrun.pipeline import cell, plan
 from salrun.pipeline.plan import ENTRY_SECONDS, Plan
 from salrun.pipeline.stages import Tile
 from salrun.progress import passed, watched
@@ -124,3 +126,19 @@ def test_seconds_beside_passes_are_planned() -> None:
     cost = Plan([], 2, 1, 0, {}, entries=100, host=2.0)
     assert cost.seconds == 2.0 + 100 * ENTRY_SECONDS
     assert "100 maps and scores of a tile" in cost.table()
+
+
+def test_a_short_run_is_timed_by_a_share_of_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a clock that moves: the probe ends with the passes, a long run's with its seconds."""
+    monkeypatch.setattr(plan, "PROBE_SECONDS", 1e9)
+    asked: list[int] = []
+    model = nn.Linear(4, 2)
+    model.register_forward_pre_hook(lambda module, given: asked.append(len(given[0])))
+    cell_of = SimpleNamespace(dataset=SimpleNamespace(shape=(4,)), device=torch.device("cpu"), precision="float32")
+    for enough, calls in ((0, 1 + plan.PROBE_BATCHES), (70, 1 + 7)):  # one to warm up
+        assert plan._rate(model, cell_of, 10, enough) > 0
+        assert asked == [10] * calls
+        asked.clear()
+    monkeypatch.setattr(plan, "PROBE_SECONDS", 0.0)
+    plan._rate(model, cell_of, 10, 1e9)
+    assert asked == [10]

@@ -14,6 +14,8 @@ from tests.smerf_runs import CONDITIONS, evidence, made_up, paper_like, write_ma
 
 
 def only(monkeypatch, *names):
+    """Draw these figures, from few resamples: no interval is looked at."""
+    monkeypatch.setattr("salrun.papers.smerf.evidence.read.__defaults__", (100,))
     monkeypatch.setattr(figures, "PLOTS", {n: figures.PLOTS[n] for n in names})
 
 
