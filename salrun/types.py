@@ -216,6 +216,7 @@ class Method:
     subtracts_scores: ClassVar[bool] = False  # its map is made of differences: half precision shows more in it
     sees_class: ClassVar[bool] = True  # another class has another map
     foldable = False  # a batch norm folded into the layer before it leaves the map as it is: a faster copy serves it
+    layout_free = False  # if it is not foldable: a copy with the same layers in another memory layout serves it
 
     def __post_init__(self) -> None:
         check_declared(self)

@@ -116,6 +116,9 @@ class Case:
         """What a run gives the method: a copy that proved to be the same, where the method takes one."""
         if method.forward_only:
             return self._copy("forward", lambda x: inference_copy(self.model, x, self.compile, self.chunk))
+        if method.layout_free:
+            layers = dict(self.model.module.named_modules())
+            return self._copy("whole", lambda x: folded_copy(self.model, x[:2], layers))
         return self._copy("folded", lambda x: folded_copy(self.model, x[:2])) if method.foldable else self.model
 
     def fast(self, method: Method) -> Classifier | None:

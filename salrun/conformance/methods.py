@@ -381,14 +381,17 @@ def half_precision(method: Method, case: Case) -> None:
 
 
 def folded(method: Method, case: Case) -> None:
-    """With `foldable`, a copy whose batch norms are folded into the layers before them is explained as the model."""
-    if not method.foldable:
+    """With `foldable`, a copy whose batch norms are folded into the layers before them is explained as the model; with
+    `layout_free` one whose layers are the same, in another memory layout."""
+    if not (method.foldable or method.layout_free):
         raise NotApplicable("it explains the model itself")
-    expected, keep = case.run(method), {case.model.layers.get(name, name) for name in (getattr(method, "layer", ""),)}
+    whole = dict(case.model.module.named_modules())
+    read, step = (whole, "channels_last") if method.layout_free else ((getattr(method, "layer", ""),), "folded")
+    expected, keep = case.run(method), {case.model.layers.get(name, name) for name in read}
     copied = folded_copy(case.model, case.x, keep)
-    require("folded" in getattr(copied, "steps", ()), "the network could not be folded")
+    require(step in getattr(copied, "steps", ()), f"the copy of the network is not {step}")
     case.model = copied
-    agree(case.run(method), expected, "on a copy with folded batch norms")
+    agree(case.run(method), expected, f"on a copy that is {step}")
 
 
 CHECKS: list[Callable[[Method, Case], None]] = [

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -78,6 +79,7 @@ _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _CONV_TRANSPOSE = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 _LANE = "_salrun_lane"
 _BLOCK = 1 << 17  # elements, few enough to stay in a processor's cache
+_FEW = 4  # channels
 
 
 class Step(NamedTuple):
@@ -137,18 +139,16 @@ class Affine:
         """W^T signal, in the shape of the layer's input `x`."""
         if self.conv is None:
             return signal @ weight
-        if self.tiles(x):
-            return _tiled(signal, weight)
+        if self.few(x):
+            return _gathered(signal, weight, x, *self.conv[:3])
         mask = [True, False, False]
         return torch.ops.aten.convolution_backward(signal, x, weight, None, *self.conv, mask)[0]
 
-    def tiles(self, x: Tensor) -> bool:
-        """Whether it is a convolution on a processor whose windows cover the image side by side, as a ViT's patches."""
-        if self.conv is None or self.kernel.dim() != 4 or x.device.type != "cpu":
+    def few(self, x: Tensor) -> bool:
+        """Whether it is a convolution on a processor of so few channels as an image has."""
+        if self.conv is None or self.kernel.dim() != 4 or x.dim() != 4 or x.device.type != "cpu":
             return False
-        size = list(self.kernel.shape[2:])
-        plain = self.conv == (size, [0, 0], [1, 1], False, [0, 0], 1)
-        return plain and min(size) >= 4 and all(n % k == 0 for n, k in zip(x.shape[2:], size, strict=True))
+        return self.kernel.shape[1] <= _FEW and self.conv[3:] == (False, [0, 0], 1)
 
     def pull(self, signal: Tensor, x: Tensor) -> Tensor:
         """W^T signal without W: the scale goes to the signal, which is overwritten."""
@@ -414,7 +414,7 @@ class Tape(TorchFunctionMode):
                 return COMPOSED[op.name](*op.args, **op.kwargs)
         if rule is None:
             return self._look(op)
-        if rule is ordinary and op.kind == "affine" and op.affine is not None and op.affine[0].tiles(op.affine[1]):
+        if rule is ordinary and op.kind == "affine" and op.affine is not None and op.affine[0].few(op.affine[1]):
             rule = transposed
         if rule is ordinary:
             value = op()
@@ -623,13 +623,25 @@ def by_images(f: Callable[..., object], x: Tensor, *others: Tensor) -> Tensor:
     return value
 
 
-def _tiled(signal: Tensor, weight: Tensor) -> Tensor:
-    """W^T signal of windows side by side, one product of matrices: a fifth of the time of torch's for any windows."""
-    n, out, height, width = signal.shape
+def _gathered(
+    signal: Tensor, weight: Tensor, x: Tensor, stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """W^T signal of a convolution: one product of matrices, then what each place of the windows gets is added there.
+
+    A half to a fifth of the time of torch's, which works on 16 channels at least.
+    """
+    n, _, *grid = signal.shape
     _, channels, *size = weight.shape
-    found = signal.movedim(1, -1).reshape(-1, out) @ weight.movedim(1, -1).reshape(out, -1)
-    found = found.view(n, height, width, *size, channels).transpose(2, 3)
-    return found.reshape(n, height * size[0], width * size[1], channels).movedim(-1, 1)
+    given = weight.flatten(1).mT @ signal.movedim(1, -1).flatten(0, 2).mT
+    given = given.view(channels, *size, n, *grid)
+    padded = given.new_zeros(channels, n, *(side + 2 * p for side, p in zip(x.shape[2:], padding, strict=True)))
+    for i, j in product(*map(range, size)):
+        down, right = (
+            slice(d * k, d * k + s * (g - 1) + 1, s) for d, k, s, g in zip(dilation, (i, j), stride, grid, strict=True)
+        )
+        padded[:, :, down, right] += given[:, i, j]
+    top, left = padding
+    return padded[:, :, top : top + x.shape[2], left : left + x.shape[3]].transpose(0, 1)
 
 
 def _laid_out(image: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from salrun.errors import SalrunError
+from salrun.methods.bilinear import resize
 from salrun.methods.chunking import places, run_pairs, shared_pass
 from salrun.methods.layers import feature_maps, layer_output
 from salrun.methods.variants import wide
@@ -21,11 +21,6 @@ from salrun.models.classifier import Classifier, check_classes, check_targets, p
 from salrun.ranges import Above, AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
-
-
-def resize(planes: Tensor, x: Tensor, align_corners: bool = False) -> Tensor:
-    """Bilinear to the size of the images."""
-    return F.interpolate(planes, size=x.shape[-2:], mode="bilinear", align_corners=align_corners)
 
 
 def weighted(activation: Tensor, weight: Tensor) -> Tensor:

@@ -123,39 +123,42 @@ def reveal_cancel(op: Op) -> Step:
     def multipliers(both: Tensor, apart: Tensor, half: Tensor, z: Tensor, r: Tensor, m: Tensor) -> None:
         """m times the sum, and m times the difference, of 2 y+ / P and 2 y- / N."""
         dz = torch.add(r / -2, z, alpha=0.5)  # half of it: (|d w| + d w) / 2 = (d w)+
-        positive, negative = half + dz, half - dz
-        least = torch.mul(half, 8 * torch.finfo(half.dtype).eps, out=dz).clamp_(min=5e-8)  # less is rounding, or 0
-        if op.cap == math.inf:
-            plus, minus = effects(r, z, positive, negative, least)
-        else:  # h(v) = v+ - (v - cap)+
-            plus, minus = effects(r, z, positive.clone(), negative.clone(), least)
-            above = effects(r - op.cap, z - op.cap, positive, negative, least)
+        p, n = half + dz, torch.sub(half, dz, out=dz)
+        plus, minus = effects(r, z, p, n)
+        if op.cap < math.inf:  # h(v) = v+ - (v - cap)+
+            above = effects(r - op.cap, z - op.cap, p, n)
             plus, minus = plus - above[0], minus - above[1]
+        close = 8 * torch.finfo(half.dtype).eps, 5e-8  # of both sums, and at least: less is rounding, or 0
+        if z.device.type == "cpu" and bool(torch.minimum(p, n).amin() > (close[0] * half.amax()).clamp(min=close[1])):
+            plus.div_(p)  # mostly so: it pays to look first
+            minus.div_(n)
+        else:
+            least = (close[0] * half).clamp_(min=close[1])
+            at_z, at_r = (((v >= 0) & (v < op.cap)).to(v) for v in (z, r))
+            slopes = at_z + at_r
+            plus = chosen(plus, p, torch.lt(p, least, out=torch.empty_like(p)), slopes)
+            minus = chosen(minus, n, torch.lt(n, least, out=least), slopes)
         torch.sub(plus, minus, out=apart).mul_(m)
         torch.add(plus, minus, out=both).mul_(m)
 
     return Step(y, [u], back)
 
 
-def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-    """2 y+ / P and 2 y- / N of h(v) = v+, for P = p and N = -n, p and n >= 0; the slopes of h where they are < least.
+def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """2 y+ and 2 y- of h(v) = v+, for P = p and N = -n, p and n >= 0.
 
-    (v + p)+ - v+ = min((v + p)+, p) and v+ - (v - n)+ = min(v+, n): nothing cancels. p and n are overwritten.
+    (v + p)+ - v+ is v + p within [0, p], and v+ - (v - n)+ is v within [0, n]: nothing cancels.
     """
-    up, slopes = (r + p).clamp_(min=0), torch.ge(z, 0, out=torch.empty_like(z))
-    slopes.add_(torch.ge(r, 0, out=torch.empty_like(r)))
-    plus = z.clamp(min=0)
-    plus = torch.minimum(plus, p, out=plus).add_(torch.minimum(up, p))
-    minus = torch.minimum(up, n, out=up).add_(torch.minimum(r.clamp(min=0), n))
-    close = torch.lt(p, least, out=torch.empty_like(p))
-    plus = chosen(plus, p, close, slopes)
-    return plus, chosen(minus, n, torch.lt(n, least, out=close), slopes)
+    zero, up = z.new_zeros(()), r + p
+    plus = torch.clamp(up, zero, p).add_(torch.clamp(z, zero, p))
+    return plus, torch.clamp(up, zero, n, out=up).add_(torch.clamp(r, zero, n))
 
 
 def cross_max(op: Op) -> Step:
     """Max-pooling: dy goes to the input's winner where the maximum rose, to the reference's winner where it fell.
 
-    At the winner |dx| >= |dy|, so the multiplier of one window is in [0, 1]; overlapping windows add up.
+    At the winner |dx| >= |dy|, so the multiplier of one window is in [0, 1]; overlapping windows add up. All of it is
+    done at the windows, which are fewer than the pixels.
     """
     pool = getattr(F, op.name + "_with_indices")
     settings = {key: value for key, value in op.kwargs.items() if key != "return_indices"}
@@ -164,10 +167,18 @@ def cross_max(op: Op) -> Step:
     op.reference, winner0 = pool(x0, *op.args[1:], **settings)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        dx, dy = x - op.run.paired(x0), y - op.run.paired(op.reference)
-        given = at_pixels(m * part(dy, 1), winner)
-        given += at_pixels(m * part(dy, -1), op.run.paired(winner0).expand(y.shape))
-        return (ratio(given, dx, 1e-7, lambda: torch.zeros_like(dx[:1])),)
+        y0, other = op.run.paired(op.reference), op.run.paired(winner0).expand(y.shape)
+        dy, dx = y - y0, y - values(op.run.paired(x0), winner)
+        given = at_pixels(ratio(m * part(dy, 1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), winner)
+        dx = values(x, other) - y0
+        given += at_pixels(ratio(m * part(dy, -1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), other)
+        return (given,)
+
+    def values(pixels: Tensor, index: Tensor) -> Tensor:
+        """The value of each window's pixel of the given index."""
+        last = index.movedim(1, -1)
+        rows = pixels.movedim(1, -1).flatten(1, -2).expand(len(index), -1, -1)
+        return rows.gather(1, last.flatten(1, -2)).view(last.shape).movedim(-1, 1)
 
     def at_pixels(signal: Tensor, index: Tensor) -> Tensor:
         """The signal of each window, added at its pixel of the given index."""

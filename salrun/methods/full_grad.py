@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from salrun.methods.cam import resize
+from salrun.methods.bilinear import resize
 from salrun.methods.chunking import gather_chunked
 from salrun.models.classifier import Classifier, check_targets, not_a_number, pick
 from salrun.rng import Draws
@@ -43,17 +43,18 @@ class FullGrad(Method):
     signed: ClassVar[bool] = False
     paper_name: ClassVar[str] = "FullGrad"
     source: ClassVar[str] = "Srinivas, Fleuret 2019, arXiv:1905.00780"
+    layout_free = True
 
     def __call__(self, model: Classifier, x: Tensor, target: Tensor, rng: Draws, fitted: Fitted) -> Tensor:
         check_targets(x, target)
         return gather_chunked(lambda part: self.map(model, x[part], target[part]), len(x), fitted.chunk)
 
     def map(self, model: Classifier, x: Tensor, target: Tensor) -> Tensor:
-        total, *others = self.contributions(model, x, target)
-        plane = unit_sum(total)
-        for other in others:
-            plane = plane + resize(unit_sum(other), x, self.align_corners)
-        return plane
+        planes: dict[torch.Size, Tensor] = {}  # those of a size are resized at once
+        for contribution in self.contributions(model, x, target):
+            plane = unit_sum(contribution)
+            planes[plane.shape] = planes.get(plane.shape, 0) + plane
+        return torch.stack([resize(plane, x, self.align_corners) for plane in planes.values()]).sum(0)
 
     def contributions(self, model: Classifier, x: Tensor, target: Tensor) -> list[Tensor]:
         """x g, then b_l dy_c/dz_l of every layer with feature maps in the order of the forward pass."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from salrun.errors import SalrunError
+from salrun.methods.bilinear import resize
 from salrun.methods.chunking import run_grid
 from salrun.methods.layers import as_output, layer_output
 from salrun.methods.variants import log_probability, wide
@@ -239,4 +240,4 @@ class IBA(Method):
         nats = information(blurred(alpha.sigmoid(), rows, columns), u) * active
         bits = nats.sum(-1).unsqueeze(1) / math.log(2)
         density = bits * (bits.shape[2] * bits.shape[3] / (x.shape[2] * x.shape[3]))
-        return functional.interpolate(density, size=x.shape[2:], mode="bilinear", align_corners=False)
+        return resize(density, x)

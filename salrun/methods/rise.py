@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from salrun.methods.bilinear import enlarge
 from salrun.methods.chunking import run_pairs
 from salrun.methods.variants import log_probability
 from salrun.models.classifier import check_targets
@@ -20,12 +20,6 @@ from salrun.types import Fitted, Method
 if TYPE_CHECKING:
     from salrun.models.classifier import Classifier
     from salrun.rng import Draws
-
-
-def enlarge(cells: int, length: int, like: Tensor) -> Tensor:
-    """(length, cells): bilinear interpolation (half-pixel centres) of `cells` values to `length`, as a matrix."""
-    unit = torch.eye(cells, dtype=like.dtype, device=like.device)
-    return functional.interpolate(unit[None], size=length, mode="linear", align_corners=False)[0].T
 
 
 def draw_masks(rng: Draws, part: slice, cells: int, p1: float, like: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from salrun.errors import SalrunError
 from salrun.methods.attention import Attentions
 from salrun.methods.backward import Op, Rule, Rules, Step, one_hot, ordinary, trace, unchanged
-from salrun.methods.cam import resize
+from salrun.methods.bilinear import resize
 from salrun.methods.chunking import gather_chunked
 from salrun.methods.relevance import add_balanced, alpha_beta_rule, halves_z, linear_z, scale_unchanged
 from salrun.methods.tokens import grid_of, patches

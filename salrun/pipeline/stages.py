@@ -116,7 +116,7 @@ class Stages:
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
         self._chunks: dict[tuple[str, str], int] = {}  # what they became, by role and part
         self._inference: dict[str, InferenceCopy] = {}
-        self._folded: dict[str, Classifier] = {}
+        self._folded: dict[tuple[str, bool], Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
         self._compiled: dict[str, bool] = {}  # chosen, by role
         self._soundness: dict[str, Soundness] = {}
@@ -177,18 +177,24 @@ class Stages:
             self._compiled = {name: experience.choose(self._forward_work(name)) for name in self.models}
         return "on" if self._compiled[role] else "off"
 
-    def folded(self, role: str = OWN) -> Classifier:
-        """The copy of a model for exact work there and back; its fingerprint says how it was made. Or the model."""
-        if role not in self._folded:
+    def folded(self, role: str = OWN, whole: bool = False) -> Classifier:
+        """The copy of a model for exact work there and back; its fingerprint says how it was made. Or the model.
+
+        `whole`: with all layers of the model, none folded into another.
+        """
+        if (role, whole) not in self._folded:
             model, data = self.models[role], self.cell.dataset
             methods = [part.method for part in self.cell.methods]
-            planned = sum(method.passes(model, data.shape) for method in methods if method.foldable)
-            keep = {model.layers.get(layer, layer) for layer in (str(getattr(m, "layer", "")) for m in methods)}
+            served = [method for method in methods if (method.layout_free if whole else method.foldable)]
+            planned = sum(method.passes(model, data.shape) for method in served)
+            read = dict(model.module.named_modules()) if whole else (str(getattr(m, "layer", "")) for m in methods)
+            keep = {model.layers.get(layer, layer) for layer in read}
             enough = planned * self._n_explained >= FEW
-            self._folded[role] = folded_copy(model, self._first_images[:2], keep) if enough else model
-            if self._folded[role] is not model:
-                self.guard.keep_model(role, self._folded[role])
-        return self._folded[role]
+            copied = folded_copy(model, self._first_images[:2], keep) if enough else model
+            self._folded[role, whole] = copied
+            if copied is not model:
+                self.guard.keep_model(role, copied)
+        return self._folded[role, whole]
 
     def averaging(self, role: str = OWN) -> InferenceCopy:
         """The copy of a model in half precision for methods that average many gradients."""
@@ -209,7 +215,9 @@ class Stages:
             return self.inference(role)
         if method.averages_passes and numerics == "fast_gradients" and self.averaging(role).reduced:
             return self.averaging(role)
-        return self.folded(role) if method.foldable or method.forward_only else self.models[role]
+        if method.foldable or method.forward_only or method.layout_free:
+            return self.folded(role, whole=method.layout_free)
+        return self.models[role]
 
     @cached_property
     def _n_explained(self) -> int:

@@ -89,6 +89,7 @@ def test_the_matrix_is_whole() -> None:
     tokens = {name for name in NAMES if "attention" in build(name).needs}
     plain = {"captum", "lrp_a_flat_library", "lrp_b_flat_library", *model_free, *shown, "full_grad", *tokens}
     assert {name for name in NAMES if not build(name).foldable} == plain & set(NAMES)
+    assert {name for name in NAMES if build(name).layout_free} == {"full_grad"}
 
 
 # -- the checks find what they look for --------------------------------------------------------------------------------

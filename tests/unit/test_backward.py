@@ -830,3 +830,18 @@ def test_element_by_element_in_blocks_is_the_same(
     assert torch.equal(backward.by_blocks(total, x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
     assert torch.equal(backward.by_images(total, x, one), x + one)
     assert torch.equal(backward.by_images(total, x, one.expand(x.shape)), x + one)
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3), (4, 4)])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
+def test_a_convolution_of_few_channels_goes_back_as_torch_does(
+    stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> None:
+    x, weight = rand(2, 3, 11, 13, seed=1), rand(5, 3, 4, 3, seed=2)
+    conv = (list(stride), list(padding), list(dilation), False, [0, 0], 1)
+    layer, z = Affine(weight, None, conv), torch.convolution(x, weight, None, *conv)
+    signal = rand(*z.shape, seed=3)
+    expected = torch.ops.aten.convolution_backward(signal, x, weight, None, *conv, [True, False, False])[0]
+    assert layer.few(x)
+    torch.testing.assert_close(layer.transpose(signal, weight, x), expected)

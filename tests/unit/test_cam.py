@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from salrun.errors import SalrunError
 from salrun.methods import cam
+from salrun.methods.bilinear import resize
 from salrun.methods.cam import EigenCAM, FakeCAM, GradCAM, GradCAMPlusPlus, LayerCAM, ScoreCAM, XGradCAM
 from salrun.methods.gradient import Gradient
 from salrun.types import Fitted
@@ -23,6 +24,15 @@ def net():
         return nn.Sequential(features, nn.Flatten(), nn.Linear(K * 9, 16), nn.Tanh(), nn.Linear(16, CLASSES))
 
     return classifier(seeded(build, 1), cam="0")
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (8, 12), (11, 6)])
+def test_planes_are_resized_as_torch_does(size, align_corners):
+    """Enlarged, as they are, reduced."""
+    planes, x = images(2, size), images(2, (8, 12))
+    expected = F.interpolate(planes, (8, 12), mode="bilinear", align_corners=align_corners)
+    close(resize(planes, x, align_corners), expected, 1e-12)
 
 
 def layer_gradient(model, x):

@@ -103,11 +103,15 @@ class Foldable(Spy):
     foldable = True
 
 
+class LayoutFree(Spy):
+    layout_free = True
+
+
 HALF = {("fast", Forward), ("fast_gradients", Forward), ("fast_gradients", Averaging)}
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast", "fast_gradients"])
-@pytest.mark.parametrize("kind", [Spy, Foldable, Forward, Averaging])
+@pytest.mark.parametrize("kind", [Spy, Foldable, LayoutFree, Forward, Averaging])
 def test_what_a_method_explains(exact: Stages, tmp_path: Path, numerics: str, kind: type[Spy]) -> None:
     spy = method_part(kind(), name="spy")
     stages = turned(exact, tmp_path, numerics=numerics, methods=[spy])
@@ -119,11 +123,24 @@ def test_what_a_method_explains(exact: Stages, tmp_path: Path, numerics: str, ki
         assert seen is stages.inference() and spy.method.chunk == stages.forward_batch
     elif kind is Foldable:
         assert seen is stages.folded() is not model and spy.method.chunk == stages.cell.chunk
+    elif kind is LayoutFree:
+        assert seen is stages.folded(whole=True) is not model
     else:
         assert seen is (stages.averaging() if (numerics, kind) in HALF else model)
     if (numerics, kind) in HALF:
         stages.map(result, spy, exact=True)
         assert spy.method.seen is (stages.folded() if kind is Forward else model)
+
+
+def test_a_method_that_reads_every_layer_explains_a_copy_that_has_them(exact: Stages, tmp_path: Path) -> None:
+    """Its batch norm is folded for others, and for it alone stays what it was."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(3844, 2))
+    methods = [method_part(LayoutFree(), name="whole"), method_part(Foldable(), name="folded")]
+    stages = turned(exact, tmp_path, model=Classifier(module.eval()), methods=methods)
+    whole, other = (stages.network_of("model", part) for part in methods)
+    assert isinstance(whole, InferenceCopy) and isinstance(other, InferenceCopy)
+    assert whole.steps == ("channels_last",) and other.steps == ("folded", "channels_last")
+    assert whole.fingerprint != other.fingerprint
 
 
 def test_little_work_is_done_on_the_model_itself(
