@@ -33,7 +33,7 @@ from salrun.methods.backward import (
 )
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, places, references_of
 from salrun.methods.relevance import part
-from salrun.models.classifier import Classifier, Space, check_classes, check_targets
+from salrun.models.classifier import Baseline, Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
 from salrun.types import Fitted, Method
@@ -289,16 +289,14 @@ _SHAP = _rules("deep_shap", _shap_rescale, _shap_rescale)
 
 
 def _difference_from(
-    rules: Rules, model: Classifier, x: Tensor, target: Tensor, baseline: str, space: Space, chunk: int | None
+    rules: Rules, model: Classifier, x: Tensor, target: Tensor, baseline: Baseline, space: Space, chunk: int | None
 ) -> Tensor:
     """m_i d_i at the input, for the logit of `target` and one reference image."""
     check_targets(x, target)
 
     def compute(images: slice) -> Tensor:
         point = model.enter(x[images].detach(), space)
-        reference = torch.zeros_like(point[:1])
-        if baseline != "zeros":
-            reference = model.enter(reference if baseline == "black" else model.denormalise(reference), space)
+        reference = model.baseline(point[:1], baseline, space)
         run = trace(model, point, rules, space, reference)
         return run.pull(one_hot(run.output, target[images])) * (point - reference)
 
@@ -313,7 +311,7 @@ class DeepLiftRescale(Method):
     cross-max rule of shap. Sums to y_c(x) - y_c(x0).
     """
 
-    baseline: Literal["zeros", "black", "mean"] = "zeros"
+    baseline: Baseline = "zeros"
     space: Literal["norm", "raw"] = "norm"
 
     paper_name: ClassVar[str] = "DeepLIFT Rescale"
@@ -335,7 +333,7 @@ class DeepLiftRevealCancel(Method):
     not follow a layer (or its batch norm) directly is rescaled. Sums to y_c(x) - y_c(x0).
     """
 
-    baseline: Literal["zeros", "black", "mean"] = "zeros"
+    baseline: Baseline = "zeros"
     space: Literal["norm", "raw"] = "norm"
 
     paper_name: ClassVar[str] = "DeepLIFT RevealCancel"
