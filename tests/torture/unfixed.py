@@ -2,7 +2,8 @@
 
     python -m tests.torture.unfixed                  # all of them, some minutes
     python -m tests.torture.unfixed --only 3 9       # those of some items
-    python -m tests.torture.unfixed --record         # and docs/results/fixes.md has the table; of some items, theirs
+    python -m tests.torture.unfixed --missing        # those that docs/results/fixes.md does not have
+    python -m tests.torture.unfixed --record         # and docs/results/fixes.md has their rows
 
 The items are those of docs/results/fixes.md. A test that passes without its fix, or a fix whose text is not found any
 more, is a fault.
@@ -89,32 +90,41 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def _item(line: str) -> int:
-    return int(line.split("|")[1])
+def recorded() -> tuple[str, dict[str, str], str]:
+    """What the page says before its table; the rows by their case; what it says after."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    known, _, after = rest.partition(END)
+    return before, {line.split(" | ")[1]: line for line in known.splitlines()[3:]}, after
+
+
+def record(rows: dict[str, str]) -> None:
+    """Write the rows into the page, beside those of the other fixes that there are."""
+    before, known, after = recorded()
+    order = [fix.case for fix in sorted(fixes(), key=lambda fix: fix.item)]
+    table = [row for case in order if (row := rows.get(case, known.get(case, "")))]
+    PAGE.write_text("\n".join([f"{before}{BEGIN}", HEAD, *table, f"{END}{after}"]), encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", type=int, metavar="ITEM", help="of these items")
+    parser.add_argument("--missing", action="store_true", help="that docs/results/fixes.md does not have")
     parser.add_argument("--record", action="store_true", help="write docs/results/fixes.md")
     given = parser.parse_args(argv)
-    chosen = [fix for fix in fixes() if given.only is None or fix.item in given.only]
-    rows = []
+    known = recorded()[1] if given.missing else {}
+    chosen = [fix for fix in fixes() if fix.case not in known and (given.only is None or fix.item in given.only)]
+    rows = {}
     with tempfile.TemporaryDirectory(prefix="salrun-unfixed-") as place:
         folder = copied(Path(place))
         for fix in chosen:
             with fix.taken_out(folder):
                 failed, last = outcome(fix, folder)
-            rows.append(fix.row("yes" if failed else "NO"))
+            rows[fix.case] = fix.row("yes" if failed else "NO")
             print(f"{'fails' if failed else 'NO'}: {fix.item} {fix.case}: {last}", flush=True)
-    wrong = sum(row.endswith("NO |") for row in rows)
+    wrong = sum(row.endswith("NO |") for row in rows.values())
     print(f"{len(rows)} fixes taken out, {wrong} without a test that fails")
     if given.record:
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        known, _, after = rest.partition(END)
-        kept = [line for line in known.splitlines()[3:] if _item(line) not in {fix.item for fix in chosen}]
-        table = "\n".join([HEAD, *sorted([*kept, *rows], key=_item), END])
-        PAGE.write_text(f"{before}{BEGIN}\n{table}{after}", encoding="utf-8")
+        record(rows)
     return 1 if wrong else 0
 
 
