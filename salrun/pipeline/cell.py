@@ -30,7 +30,7 @@ from salrun.pipeline.telling import tell
 from salrun.progress import watched
 from salrun.report import write_report
 from salrun.results.comparison import compare_runs, write_comparison
-from salrun.results.record import RunRecord, code_of
+from salrun.results.record import RunRecord, code_of, refuse_what_is_no_runs
 from salrun.results.run import Run
 from salrun.results.tables import write_numerics
 from salrun.store.files import write_atomic
@@ -51,6 +51,7 @@ def run(config: dict[str, Any], out: Path, overrides: Sequence[str] = (), told: 
     `told`: print the answer; a job of a sweep does not, its sweep does.
     """
     about = {"experiment": config["name"], "paper": config["paper"], "scale": config["scale"], "seed": config["seed"]}
+    refuse_what_is_no_runs(out)
     with RunRecord(out, overrides, **about, shard=config["shard"] or "0/1", code=code_of(config)) as record:
         write_atomic(out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
         settle_numerics(config)

@@ -44,6 +44,16 @@ class LogFile(logging.FileHandler):
         return open_log(Path(self.baseFilename))
 
 
+def refuse_what_is_no_runs(out: Path) -> None:
+    """A run writes over the files of a run, not over others of the same names."""
+    theirs = [name for name in WRITTEN if (out / name).exists()]
+    if theirs and not (out / "run.json").exists():
+        raise SalrunError(
+            f"{out} has {theirs[0]} and no run.json: a run would write over what is no run's; choose another "
+            "folder by hydra.run.dir=<folder>"
+        )
+
+
 class RunRecord:
     """Opens and closes run.json around a run; whatever happens, its status says so."""
 
@@ -71,12 +81,6 @@ class RunRecord:
         self._handler: logging.Handler | None = None
 
     def __enter__(self) -> RunRecord:
-        theirs = [name for name in WRITTEN if (self.out / name).exists()]
-        if theirs and not (self.out / "run.json").exists():
-            raise SalrunError(
-                f"{self.out} has {theirs[0]} and no run.json: a run would write over what is no run's; choose another "
-                "folder by hydra.run.dir=<folder>"
-            )
         self.out.mkdir(parents=True, exist_ok=True)
         self._handler = LogFile(self.out / "run.log", encoding="utf-8")
         self._handler.setLevel(logging.DEBUG)

@@ -16,7 +16,7 @@ from salrun.config.check import check
 from salrun.config.compose import compose_config
 from salrun.errors import SalrunError
 from salrun.pipeline.job import prepare_imports
-from salrun.results.record import RunRecord
+from salrun.results.record import RunRecord, refuse_what_is_no_runs
 from salrun.results.tables import unquoted, write_csv
 from salrun.store.files import open_log
 from tests.conftest import ROOT
@@ -74,7 +74,7 @@ def test_logs_are_not_written_through_links(
 def test_a_run_is_not_written_over_what_is_no_run(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir() if name == "tables" else (tmp_path / name).write_text("mine")
     with pytest.raises(SalrunError, match=f"has {name} and no run.json"):
-        RunRecord(tmp_path).__enter__()
+        refuse_what_is_no_runs(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
