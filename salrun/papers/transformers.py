@@ -101,7 +101,8 @@ def judged(runs: Sequence[Run], cnns: Sequence[Run]) -> tuple[pd.DataFrame, pd.D
         [replace(statement, parts=_mean_of(statement.parts)) for statement in STATEMENTS],
         {name: [pool[name] for pool in seeds] for name in seeds[0] if all(name in pool for pool in seeds)},
     ).set_index(["id", "data"])
-    column = (over_seeds["answer"] + ", " + over_seeds["deciding"]).str.removesuffix(", ")
+    answer, deciding = over_seeds["answer"], over_seeds["deciding"]
+    column = answer.where(deciding == "", answer + ", " + deciding)
     said["over seeds"] = column.reindex(pd.MultiIndex.from_frame(said[["id", "data"]])).fillna("").to_numpy()
     return own, said
 
