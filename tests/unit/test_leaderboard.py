@@ -55,8 +55,8 @@ def test_commands_ask_for_what_was_measured() -> None:
 
 def test_the_numbers_are_those_of_the_summary() -> None:
     """Mean and Student's interval over the three models of one command; seed 0 was run by another."""
-    table = pd.read_csv(ROOT / "docs" / "results" / "tomsett" / "summary.csv")
-    rows = table[(table["method"] == "deep_taylor") & (table["metric"] == "aopc_lerf") & (table["score"] == "mean_L100")]
+    t = pd.read_csv(ROOT / "docs" / "results" / "tomsett" / "summary.csv")
+    rows = t[(t["method"] == "deep_taylor") & (t["metric"] == "aopc_lerf") & (t["score"] == "mean_L100")]
     means = rows.loc[rows["seed"].isin([1, 2, 3]), "mean"]
     half = 4.302653 * means.std() / 3**0.5  # t of two degrees of freedom
     (shown,) = [
