@@ -73,7 +73,10 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
     if flags.resolve and not flags.cfg:
         raise SalrunError("--resolve goes with --cfg: add --cfg job")
     if flags.config_name or flags.config_path or flags.experimental_rerun:
-        raise SalrunError("every run starts from salrun's own config.yaml: add files of yours by --config-dir <folder>")
+        raise SalrunError(
+            "every run starts from salrun's own config.yaml, none from a pickle: --config-name, --config-path and "
+            "--experimental-rerun are refused; add files of yours by --config-dir <folder>"
+        )
     for word in [*rest, *(o for o in flags.overrides if o.startswith("-"))]:
         raise unknown("flag", word, [flag for action in parser._actions for flag in action.option_strings])
     return flags
