@@ -50,7 +50,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", flags=re.DOTALL)
 TRAINING_IMAGES = {"tomsett_cnn": 45_000, "cifar10_vit": 45_000, "mnist_cnn": 55_000}
 WORDS = "judge [CAMPAIGN ..] | evidence RUN CAMPAIGN/NAME | keep RUN NAME [FIGURE ..]"
-COURT = "court"  # docs/results/court: runs with a ladder, judged together
+COURTS = ("court", "court_vit")  # docs/results/court: runs with a ladder, judged together
 TRANSFORMERS = "transformers"  # docs/results/transformers: SMERF's settings on transformers, judged together
 CNNS = [f"{setting}-0" for setting in SETTINGS]
 EARLIER = "earlier"  # docs/results/earlier: summaries of runs whose tables of single images were not kept
@@ -104,7 +104,7 @@ def transformers(folder: Path) -> tuple[list[Run], list[Run]]:
 
 def judge(folder: Path, docs: Path) -> None:
     """What collecting a campaign's runs makes, beside them; figures that a page shows."""
-    if folder.name == COURT:
+    if folder.name in COURTS:
         assumptions: Any = OmegaConf.to_container(OmegaConf.load(docs / "assumptions.yaml"))
         return write_pages([run.path for run in runs_of(folder)], folder, assumptions)
     if folder.name == TRANSFORMERS:
