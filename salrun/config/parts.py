@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from salrun.views import NamedView
 
 OF_METHOD = ("view", "target", "label")  # keys of a method's config that are not its own parameters
-OF_METRIC = ("view", "variants")
+OF_METRIC = ("view", "variants", "numerics")
 OF_DATASET = ("transforms",)
 REASONING = "salrun.datasets.reasoning.Reasoning"
 OBJECT = "salrun.datasets.textbox.Thing"
@@ -63,7 +63,8 @@ class MethodPart:
 class MetricPart:
     """One mode of a metric, a variant of its config.
 
-    `view` None means the raw attribution, "method" the method's own view.
+    `view` None means the raw attribution, "method" the method's own view. `exact`: scored exactly, whatever the run's
+    `numerics`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class MetricPart:
     metric: Metric
     view: NamedView | Literal["method"] | None
     config: dict[str, Any]
+    exact: bool = False
 
     def view_of(self, part: MethodPart) -> NamedView | None:
         """The view this metric reads of a method's maps."""
@@ -262,8 +264,16 @@ def metric_parts(
         metric = instantiate(parameters, chosen.where, Metric)
         check_class(metric, "metrics", chosen.where)
         view = _metric_view(metric, merged.get("view") or "max_abs", f"{chosen.where}.view")
-        parts.append(MetricPart(chosen.name, mode, metric, view, parameters))
+        parts.append(MetricPart(chosen.name, mode, metric, view, parameters, _exact(merged, chosen.where)))
     return parts
+
+
+def _exact(spec: Spec, where: str) -> bool:
+    """Whether a metric's spec has `numerics: exact`."""
+    numerics = spec.get("numerics")
+    if numerics not in (None, "exact"):
+        raise SalrunError(f"{where}.numerics must be exact (whatever the run's is) or null, got {numerics!r}")
+    return numerics == "exact"
 
 
 def _metric_view(metric: Metric, name: Any, where: str) -> NamedView | Literal["method"] | None:

@@ -83,6 +83,7 @@ class Numerics:
     dtype: str  # of what is not: bfloat16, float16, tf32
     steps: dict[str, list[str]]  # of the copies of the models, by role
     effects: list[Effect]
+    exactly: tuple[str, ...] = ()  # metrics that are scored exactly nevertheless
 
     def of(self, role: str) -> dict[str, Any]:
         """For tables/cells.csv; `exact` where nothing that is made of this model is in half precision."""
@@ -107,6 +108,8 @@ class Numerics:
         if self.effects:
             facts["bounds"] = {"shift": SHIFT, "rank": RANK, "correlation": CORRELATION}
             facts["probe"] = [{k: v for k, v in row.items() if _readable(v)} for row in self.rows()]
+        if self.exactly:
+            facts["exactly"] = list(self.exactly)
         return facts
 
     def rows(self) -> list[dict[str, Any]]:
@@ -130,7 +133,7 @@ class Numerics:
             )
         if maps:
             line += f"; maps correlate by at least {min(e.correlation for e in maps):.5f}"
-        return line
+        return line + f"; scored exactly: {', '.join(self.exactly)}" * bool(self.exactly)
 
 
 def _readable(value: Any) -> bool:
@@ -150,7 +153,8 @@ def measure(cell: Cell, stages: Stages) -> Numerics:
     copies = stages.copies()
     dtype = next((copy.computes_in for copy in copies.values() if copy.reduced), cell.precision)
     steps = {name: list(copy.steps) for name, copy in copies.items()}
-    return Numerics(cell.numerics, cell.precision, dtype, steps, effects)
+    exactly = dict.fromkeys(metric.name for metric in cell.metrics if metric.exact and effects)
+    return Numerics(cell.numerics, cell.precision, dtype, steps, effects, tuple(exactly))
 
 
 def probe_seconds(cell: Cell, stages: Stages) -> float:
@@ -194,8 +198,10 @@ def refuse_large(cell: Cell, numerics: Numerics) -> None:
     if large:
         averaging = {part.name for part in cell.methods if part.method.averages_passes}
         only_gradients = all(not effect.metric and effect.method in averaging for effect in large)
-        parts = dict.fromkeys(f"metrics.{e.metric}" if e.metric else f"methods.{e.method}" for e in large)
-        remedy = f"use numerics={'fast' if only_gradients else 'exact'}, or leave out {', '.join(parts)}"
+        methods = dict.fromkeys(f"methods.{e.method}" for e in large if not e.metric)
+        exactly = dict.fromkeys(f"+metrics.{e.metric}.numerics=exact" for e in large if e.metric)
+        remedy = f"use numerics={'fast' if only_gradients else 'exact'}, or "
+        remedy += " and ".join(filter(None, [f"leave out {', '.join(methods)}" * bool(methods), " ".join(exactly)]))
         raise SalrunError(f"numerics={numerics.mode} {large[0]}: {remedy}")
 
 
@@ -252,10 +258,10 @@ def _scored_twice(cell: Cell, fast: Stages, role: str = OWN) -> list[MetricPart]
 
 
 def _runs_model(cell: Cell, stages: Stages, metric: MetricPart) -> bool:
-    """Whether a metric's score depends on forward passes of its own; those that explain again stay exact."""
+    """Whether a metric's score depends on forward passes of its own; some stay exact, told so or explaining again."""
     model, shape = next(iter(stages.models.values())), cell.dataset.shape
     passes = metric.metric.passes(model, shape) + metric.metric.shared_passes(model, shape)
-    return "model" in metric.metric.needs and passes > 0 and not explains_again(metric)
+    return "model" in metric.metric.needs and passes > 0 and not (metric.exact or explains_again(metric))
 
 
 def _chosen(cell: Cell, stages: Stages) -> list[MethodPart]:

@@ -97,10 +97,11 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
     lines: list[Line] = []
     probe = lambda: PROBE_SHARE * sum(line.todo for line in lines)  # noqa: E731
     by_model = cache(lambda: forward_rate(stages.folded(), cell, largest, probe()))
-    by_copy = by_model
+    by_copy = by_exact = by_model
     fast = [part.name for part in cell.methods if part.method.forward_only]
     if fast or any("model" in m.metric.needs for m in cell.metrics):
         by_copy = cache(lambda: forward_rate(stages.inference(), cell, stages.forward_batch, probe()))
+        by_exact = cache(lambda: forward_rate(stages.inference(exact=True), cell, stages.forward_batch, probe()))
     due: dict[Unit, float] = defaultdict(float)
     entries, host = 0, 0.0
     for part in cell.methods:
@@ -140,7 +141,8 @@ def plan(cell: Cell, stages: Stages, tiles: list[Tile]) -> Plan:
             for unit, todo in left.items():
                 due[unit] += todo
             whole = sum(each.values()) * len(roles)
-            rate = by_model if explains else by_copy
+            exact = metric.exact and cell.numerics != "exact"
+            rate = by_model if explains else by_exact if exact else by_copy
             lines.append(Line("scores", name, whole, images - sum(left.values()) / whole, images, rate))
         if once:
             name = metric.metric.shared_as() or name

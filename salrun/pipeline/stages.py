@@ -115,7 +115,7 @@ class Stages:
         self._data = {"data": cell.dataset.fingerprint(), **users_code(cell.dataset, cell.config.get("dataset"))}
         self.halved: list[dict[str, Any]] = []  # chunks that did not fit into memory
         self._chunks: dict[tuple[str, str], int] = {}  # what they became, by role and part
-        self._inference: dict[str, InferenceCopy] = {}
+        self._inference: dict[tuple[str, str], InferenceCopy] = {}  # by role and numerics
         self._folded: dict[tuple[str, bool], Classifier] = {}
         self._averaging: dict[str, InferenceCopy] = {}
         self._compiled: dict[str, bool] = {}  # chosen, by role
@@ -123,7 +123,7 @@ class Stages:
         self._fitted: dict[tuple[str, str], Fitted] = {}
         self._results: dict[str, Result] = {}  # of the open tile, by role
         self._maps: dict[tuple[str, str, str], Tensor] = {}  # of the open tile, by role, method and network
-        self._scene: tuple[tuple[str, str, str | None, bool], Scene, Tensor] | None = None  # of the open tile
+        self._scene: tuple[tuple[Any, ...], Scene, Tensor] | None = None  # of the open tile
 
     def _explained(self, model: Classifier) -> Classifier:
         """The model itself, or with the run's target function for its only logit."""
@@ -146,17 +146,22 @@ class Stages:
             "device": self.cell.device.type,
         }
 
-    def inference(self, role: str = OWN) -> InferenceCopy:
-        """The copy of a model for forward-only work; how it was made is in its fingerprint."""
-        if role not in self._inference:
+    def inference(self, role: str = OWN, exact: bool = False) -> InferenceCopy:
+        """The copy of a model for forward-only work; how it was made is in its fingerprint.
+
+        `exact`: none in half, for the few metrics that stay exact beside fast ones; not compiled.
+        """
+        beside = exact and self.cell.numerics != "exact"
+        numerics: Literal["exact", "fast"] = "exact" if beside or self.cell.numerics == "exact" else "fast"
+        if (role, numerics) not in self._inference:
             work = self._forward_work(role)
-            numerics: Literal["exact", "fast"] = "exact" if self.cell.numerics == "exact" else "fast"
-            copy = inference_copy(work.model, work.images, self._compile(role), work.batch, numerics=numerics)
+            compile: Literal["on", "off"] = "off" if beside else self._compile(role)
+            copy = inference_copy(work.model, work.images, compile, work.batch, numerics=numerics)
             if copy.network.compiled is not None:
                 Experience(self.cell.store).learn(work, copy)
-            self._inference[role] = copy
+            self._inference[role, numerics] = copy
             self.guard.keep_model(role, copy)
-        return self._inference[role]
+        return self._inference[role, numerics]
 
     def _forward_work(self, role: str) -> Work:
         """What the copy of a model will do in this run."""
@@ -206,7 +211,9 @@ class Stages:
 
     def copies(self) -> dict[str, InferenceCopy]:
         """The copies made so far, by role."""
-        return {**self._inference, **{f"{role}, gradients": copy for role, copy in self._averaging.items()}}
+        own = "exact" if self.cell.numerics == "exact" else "fast"
+        inference = {role if kind == own else f"{role}, {kind}": copy for (role, kind), copy in self._inference.items()}
+        return {**inference, **{f"{role}, gradients": copy for role, copy in self._averaging.items()}}
 
     def network_of(self, role: str, part: MethodPart, exact: bool = False) -> Classifier:
         """What a method explains: the fastest copy of the model that it and `numerics` allow; `exact`: none in half."""
@@ -400,7 +407,7 @@ class Stages:
             fitted = replace(fitted, masks=result.batch.masks, roles=result.batch.roles)
         if "ids" in part.method.needs and x is result.batch.x:
             fitted = replace(fitted, ids=result.tile.ids)
-        if network is self._inference.get(result.role):
+        if any(network is copy for copy in self._inference.values()):
             fitted = replace(fitted, chunk=self.forward_batch)  # what the copy was made for
         rng = Draws.of(self.cell.seed, result.tile.ids, self.cell.device)
         explained = result.target[part.name] if target is None else target
@@ -432,7 +439,7 @@ class Stages:
             metric=metric.config,
             view=view.name if view else None,
             source=source_of(metric.metric),
-            forward=self.inference(role).fingerprint if "model" in metric.metric.needs else None,
+            forward=self.inference(role, metric.exact).fingerprint if "model" in metric.metric.needs else None,
             views=source_of(NamedView),
             other=others or None,
             **fixed,
@@ -446,12 +453,12 @@ class Stages:
             return stored
         exact = explains_again(metric)
         raw = self.map(result, part, exact)
-        scene, plane = self.scene(result, part, metric.view_of(part), raw, exact)
-        source = source_of(metric.metric)
+        scene, plane = self.scene(result, part, metric.view_of(part), raw, exact, metric.exact)
+        shared = partial(self._shared_key, result, part, metric)
         asked = replace(
             scene,
-            shared=partial(self._shared, result, part, source),
-            shared_rows=partial(self._shared_rows, result, part, source),
+            shared=partial(self._shared, shared),
+            shared_rows=partial(self._shared_rows, shared),
             suite=partial(self._suite, result, part, metric),
         )
         users = of_user(metric.metric)
@@ -473,9 +480,9 @@ class Stages:
         self.cell.store.write("scores", key, *_pack(final))
         return final
 
-    def _shared(self, result: Result, part: MethodPart, source: str, name: str, compute: Any) -> dict[str, Tensor]:
-        """Work that a metric (`source`: of its code) does once for all methods with the same target."""
-        key = self._shared_key(result, part, source, name)
+    def _shared(self, key_of_work: Callable[[str], str], name: str, compute: Any) -> dict[str, Tensor]:
+        """Work that a metric does once for all methods with the same target."""
+        key = key_of_work(name)
         stored = self.cell.store.read("shared", key, _of_forms)
         if stored is None:
             tensors = compute()
@@ -485,10 +492,10 @@ class Stages:
         return {k: v.to(self.cell.device) for k, v in stored.items()}
 
     def _shared_rows(
-        self, result: Result, part: MethodPart, source: str, name: str, rows: Tensor, compute: Any
+        self, key_of_work: Callable[[str], str], name: str, rows: Tensor, compute: Any
     ) -> dict[str, Tensor]:
         """The same for some images of the tile; the entry grows by those that it did not have."""
-        key = self._shared_key(result, part, source, name)
+        key = key_of_work(name)
         stored = self.cell.store.read("shared", key, _of_forms)
         kept = {k: v.to(rows.device) for k, v in stored.items()} if stored else {}
         missing = rows[~torch.isin(rows, kept["rows"])] if kept else rows
@@ -500,15 +507,15 @@ class Stages:
         place = (kept["rows"] == rows.unsqueeze(1)).long().argmax(1)
         return {k: v[place] for k, v in kept.items() if k != "rows"}
 
-    def _shared_key(self, result: Result, part: MethodPart, source: str, name: str) -> str:
+    def _shared_key(self, result: Result, part: MethodPart, metric: MetricPart, name: str) -> str:
         return key_of(
             "shared",
             **self.base(result.role),
-            forward=self.inference(result.role).fingerprint,
+            forward=self.inference(result.role, metric.exact).fingerprint,
             ids=result.tile.ids,
             name=name,
             target=part.target,
-            source=source,
+            source=source_of(metric.metric),
         )
 
     def _suite_of(self, part: MethodPart) -> list[MethodPart]:
@@ -524,19 +531,25 @@ class Stages:
         return {p.name: self.score(result, p, like) for p in self._suite_of(part)}
 
     def scene(
-        self, result: Result, part: MethodPart, view: NamedView | None, raw: Tensor, exact: bool = False
+        self,
+        result: Result,
+        part: MethodPart,
+        view: NamedView | None,
+        raw: Tensor,
+        exact_map: bool = False,
+        exact: bool = False,
     ) -> tuple[Scene, Tensor]:
         """One scene and plane for all metrics that read the same view of the same method's maps: they share work."""
-        slot = (result.role, part.name, view.name if view else None, exact)
+        slot = (result.role, part.name, view.name if view else None, exact_map, exact)
         if self._scene is None or self._scene[0] != slot:
             try:
                 plane = _plane(view, raw)
             except SalrunError as fault:
                 raise SalrunError(f"method '{part.name}': {fault}") from fault
-            self._scene = (slot, self._new_scene(result, part, view), plane)
+            self._scene = (slot, self._new_scene(result, part, view, exact), plane)
         return self._scene[1], self._scene[2]
 
-    def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None) -> Scene:
+    def _new_scene(self, result: Result, part: MethodPart, view: NamedView | None, exact: bool) -> Scene:
         def explain(x: Tensor, target: Tensor | None = None, by: MethodPart = part) -> Tensor:
             return _plane(view, self._explain(by, result, x, exact=True, target=target))
 
@@ -549,7 +562,7 @@ class Stages:
 
         looks = any("model" in m.metric.needs for m in self.cell.metrics)
         return Scene(
-            model=self.inference(result.role) if looks else self.models[result.role],
+            model=self.inference(result.role, exact) if looks else self.models[result.role],
             x=result.batch.x,
             y=result.batch.y,
             target=result.target[part.name],

@@ -380,7 +380,7 @@ def test_a_large_effect_on_scores_is_refused(exact: Stages, tmp_path: Path) -> N
     told = str(refusal.value)
     assert told.startswith("numerics=fast shifts metrics.insertion of edge by ") and "\n" not in told
     assert "standard errors (<= 0.1)" in told and "(>= 0.98)" in told
-    assert told.endswith(": use numerics=exact, or leave out metrics.insertion")
+    assert told.endswith(": use numerics=exact, or +metrics.insertion.numerics=exact")
     assert accepted(turned(exact, tmp_path, spoilt(exact.models["model"], nn.Sequential))).effects
 
 
@@ -456,6 +456,26 @@ def test_a_run_says_how_it_computed(tmp_path: Path, capsys: pytest.CaptureFixtur
     run_plan = pipeline.run(config(tmp_path, "numerics=fast", "plan=true"), tmp_path / "plan")
     assert json.loads((run_plan / "run.json").read_text())["planned_only"]
     assert capsys.readouterr().out.splitlines()[-1].startswith("numerics=fast: bfloat16; on a probe of 6 images")
+
+
+def test_a_metric_may_stay_exact_beside_fast_ones(tmp_path: Path) -> None:
+    """Its scores are those of the exact run; the probe leaves it out, and the run says so."""
+    words = ("metrics=[insertion,deletion]", "metrics.deletion.step=256")
+    plain = run(tmp_path, "plain", *words)
+    fast = run(tmp_path, "fast", *words, "numerics=fast", "+metrics.deletion.numerics=exact")
+    assert set(fast.effects["metric"]) == {"insertion"}
+    assert fast.facts["numerics"]["exactly"] == ["deletion"]
+    assert fast.facts["numerics"]["steps"] == {
+        "model": ["channels_last", "bfloat16"],
+        "model, exact": ["channels_last"],
+    }
+    assert any(deviation.endswith("; scored exactly: deletion") for deviation in fast.facts["deviations"])
+    keys = ["image_id", "method", "metric"]
+    a, b = (r.scores.set_index(keys)["value"].sort_index() for r in (plain, fast))
+    for metric, same in (("deletion", True), ("insertion", False)):
+        assert a.xs(metric, level="metric").equals(b.xs(metric, level="metric")) is same
+    with pytest.raises(SalrunError, match=r"metrics.insertion.numerics must be exact .* got 'fast'"):
+        run(tmp_path, "wrong", "+metrics.insertion.numerics=fast")
 
 
 def test_a_plan_does_not_wait_for_a_long_probe(
