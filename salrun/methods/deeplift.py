@@ -32,6 +32,7 @@ from salrun.methods.backward import (
     trace,
 )
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, places, references_of
+from salrun.methods.deeplift_attention import attention, softmax
 from salrun.methods.relevance import part
 from salrun.models.classifier import Baseline, Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
@@ -45,8 +46,8 @@ _LINEAR = ("affine", "linear_map", "average", "batch_norm", "add", "scale")
 
 def _rules(name: str, relu: Rule, elementwise: Rule, folds: bool = False) -> Rules:
     rules = {**dict.fromkeys(_LINEAR, ordinary), **dict.fromkeys(("activation", "gate", "function"), elementwise)}
-    several = {"max_pool": cross_max, "bilinear": product, "softmax": softmax, "layer_norm": layer_norm}
-    return Rules(name, {**rules, **several, "relu": relu}, folds)
+    several: dict[str, Rule] = {"max_pool": cross_max, "bilinear": product, "softmax": softmax, "attention": attention}
+    return Rules(name, {**rules, **several, "layer_norm": layer_norm, "relu": relu}, folds)
 
 
 def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
@@ -97,7 +98,7 @@ def chosen(p: Tensor, q: Tensor, close: Tensor, otherwise: Tensor) -> Tensor:
     return p.lerp_(otherwise, close).div_(q.lerp_(torch.ones_like(q[:1]), close))
 
 
-def reveal_cancel(op: Op) -> Step:
+def reveal_cancel(op: Op) -> Step | None:
     """A ReLU h together with the layer z = W u + b before it; r is the reference of z.
 
     P and N are the sums of the positive and of the negative contributions to dz = P + N. Their effects are averages
@@ -205,54 +206,6 @@ def product(op: Op) -> Step:
         )  # no pass over the weights of attention, the larger ones
 
     return Step(op(), [a, b], back)
-
-
-def softmax(op: Op) -> Step:
-    """p = exp(l), l_k = x_k - log S, S = sum_j exp(x_j): exp and log by rescaling, so m_x = m_l - sum(m_l) d(log S)/dx.
-
-    exp(x) is p S. With log S and log S0 it is taken relative to the larger of both: no term is large however far input
-    and reference are apart.
-    """
-    x, p, dim = op.x, op(), op.argument(1, "dim")
-
-    def log_sum(x: Tensor, p: Tensor) -> Tensor:
-        """log S, off the largest: its p is exp(x - log S), and no less than one over their number."""
-        return x.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).log_()
-
-    def back(m: Tensor) -> tuple[Tensor]:
-        x0, p0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-        parts = x, p, log_sum(x, p), x0, p0, log_sum(x0, p0), m
-        if dim % x.dim() > 0:
-            return (by_images(multiply, *parts),)
-        multiply(value := torch.empty_like(x), *parts)
-        return (value,)
-
-    def multiply(
-        value: Tensor, x: Tensor, p: Tensor, log_s: Tensor, x0: Tensor, p0: Tensor, log_s0: Tensor, m: Tensor
-    ) -> None:
-        d = (x - x0).nan_to_num_(nan=0.0)  # minus infinity less itself, of a mask; of an image that is NaN p is, too
-        d_log_s, most = log_s - log_s0, torch.maximum(log_s, log_s0)
-        m_log = slope_of_exp(d - d_log_s, p, p0, out=value).mul_(m)
-        s, s0 = (log_s - most).exp_(), (log_s0 - most).exp_()
-        shared = m_log.sum(dim, keepdim=True) / slope_of_exp(d_log_s, s, s0)
-        m_log.addcmul_(slope_of_exp(d, p * s, p0 * s0), shared, value=-1)
-
-    return Step(p, [x], back)
-
-
-def slope_of_exp(d: Tensor, e: Tensor, e0: Tensor, out: Tensor | None = None) -> Tensor:
-    """(e - e0) / d of e = exp(u), e0 = exp(u0) and d = u - u0; exp(u) where d = 0. Overwrites d.
-
-    With q = min / max of e and e0 it is max (1 - q) / |d|. Where they are near |d| is read off as -log q: the rounding
-    of q is in both, so that nothing is lost however near they are (Kahan), in half of the time of expm1.
-    """
-    accuracy = torch.finfo(e.dtype)
-    most = torch.maximum(e, e0, out=out)
-    q = torch.minimum(e, e0).div_(most.clamp(min=accuracy.tiny)).clamp_(1e-30, 1 - accuracy.eps / 2)
-    rest = 1 - q
-    most.mul_(rest)
-    far = torch.gt(d.abs_(), 1, out=rest)
-    return most.div_(q.log_().neg_().lerp_(d, far))
 
 
 def layer_norm(op: Op) -> Step:
