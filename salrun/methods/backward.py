@@ -608,11 +608,14 @@ def by_blocks(f: Callable[..., object], x: Tensor, *others: Tensor, results: int
         f(*whole, x, *others)
         return whole
     last = _is_laid_out(x)
-    rows = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
-    values = tuple(torch.empty_like(rows[0]) for _ in range(results))
-    width = max(1, _BLOCK // max(1, len(x)))
-    for start in range(0, rows[0].shape[1], width):
-        f(*(t[:, start : start + width] for t in (*values, *rows)))
+    flat = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
+    values = tuple(torch.empty_like(flat[0]) for _ in range(results))
+    if flat[0].shape[1] <= _BLOCK:  # of whole images: memory is read in one go
+        for some in few_images(flat[0]):
+            f(*(rows(t, some) for t in (*values, *flat)))
+    else:
+        for some in chunks(flat[0].shape[1], max(1, _BLOCK // max(1, len(x)))):
+            f(*(t[:, some] for t in (*values, *flat)))
     if last:
         return tuple(value.view(x.movedim(1, -1).shape).movedim(-1, 1) for value in values)
     return tuple(value.view(x.shape) for value in values)

@@ -33,7 +33,6 @@ from salrun.methods.backward import (
 )
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, places, references_of
 from salrun.methods.deeplift_attention import attention, softmax
-from salrun.methods.relevance import part
 from salrun.models.classifier import Baseline, Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
@@ -130,7 +129,9 @@ def reveal_cancel(op: Op) -> Step | None:
             above = effects(r - op.cap, z - op.cap, p, n)
             plus, minus = plus - above[0], minus - above[1]
         close = 8 * torch.finfo(half.dtype).eps, 5e-8  # of both sums, and at least: less is rounding, or 0
-        if z.device.type == "cpu" and bool(torch.minimum(p, n).amin() > (close[0] * half.amax()).clamp(min=close[1])):
+        if z.device.type == "cpu" and min(float(p.amin()), float(n.amin())) > max(
+            close[0] * float(half.amax()), close[1]
+        ):
             plus.div_(p)  # mostly so: it pays to look first
             minus.div_(n)
         else:
@@ -139,8 +140,8 @@ def reveal_cancel(op: Op) -> Step | None:
             slopes = at_z + at_r
             plus = chosen(plus, p, torch.lt(p, least, out=torch.empty_like(p)), slopes)
             minus = chosen(minus, n, torch.lt(n, least, out=least), slopes)
-        torch.sub(plus, minus, out=apart).mul_(m)
-        torch.add(plus, minus, out=both).mul_(m)
+        torch.sub(plus.mul_(m), minus.mul_(m), out=apart)
+        torch.add(plus, minus, out=both)
 
     return Step(y, [u], back)
 
@@ -151,8 +152,9 @@ def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]
     (v + p)+ - v+ is v + p within [0, p], and v+ - (v - n)+ is v within [0, n]: nothing cancels.
     """
     zero, up = z.new_zeros(()), r + p
-    plus = torch.clamp(up, zero, p).add_(torch.clamp(z, zero, p))
-    return plus, torch.clamp(up, zero, n, out=up).add_(torch.clamp(r, zero, n))
+    plus, other = torch.clamp(up, zero, p), torch.clamp(z, zero, p)
+    plus.add_(other)
+    return plus, torch.clamp(up, zero, n, out=up).add_(torch.clamp(r, zero, n, out=other))
 
 
 def cross_max(op: Op) -> Step:
@@ -168,18 +170,15 @@ def cross_max(op: Op) -> Step:
     op.reference, winner0 = pool(x0, *op.args[1:], **settings)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        y0, other = op.run.paired(op.reference), op.run.paired(winner0).expand(y.shape)
-        dy, dx = y - y0, y - values(op.run.paired(x0), winner)
-        given = at_pixels(ratio(m * part(dy, 1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), winner)
-        dx = values(x, other) - y0
-        given += at_pixels(ratio(m * part(dy, -1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), other)
-        return (given,)
+        dy = y - op.run.paired(op.reference)
+        chosen = torch.where(dy > 0, winner, op.run.paired(winner0))
+        dx = values(x - op.run.paired(x0), chosen)
+        return (at_pixels(ratio(dy.mul_(m), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), chosen),)
 
     def values(pixels: Tensor, index: Tensor) -> Tensor:
         """The value of each window's pixel of the given index."""
         last = index.movedim(1, -1)
-        rows = pixels.movedim(1, -1).flatten(1, -2).expand(len(index), -1, -1)
-        return rows.gather(1, last.flatten(1, -2)).view(last.shape).movedim(-1, 1)
+        return pixels.movedim(1, -1).flatten(1, -2).gather(1, last.flatten(1, -2)).view(last.shape).movedim(-1, 1)
 
     def at_pixels(signal: Tensor, index: Tensor) -> Tensor:
         """The signal of each window, added at its pixel of the given index."""
