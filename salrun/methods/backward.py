@@ -597,19 +597,21 @@ def pullbacks(f: Callable[..., Tensor], *points: Tensor) -> tuple[Tensor, Callab
     return y.detach(), lambda s: torch.autograd.grad(y, leaves, s, retain_graph=True)
 
 
-def by_blocks(f: Callable[..., object], x: Tensor, *others: Tensor, results: int = 1) -> tuple[Tensor, ...]:
+def by_blocks(
+    f: Callable[..., object], x: Tensor, *others: Tensor, results: int = 1, over: bool = False
+) -> tuple[Tensor, ...]:
     """What f(*results, x, *others) writes into its results, for an f that goes element by element.
 
     All have the form of x, but the others may have one row for all. On a processor a piece at a time, so small that
-    what f makes on its way stays in the cache.
+    what f makes on its way stays in the cache. `over`: the first result overwrites x.
     """
     if x.device.type != "cpu" or x.dim() < 2 or any(t.shape[1:] != x.shape[1:] for t in others):
-        whole = tuple(torch.empty_like(x) for _ in range(results))
+        whole = tuple(x if over and not k else torch.empty_like(x) for k in range(results))
         f(*whole, x, *others)
         return whole
     last = _is_laid_out(x)
     flat = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
-    values = tuple(torch.empty_like(flat[0]) for _ in range(results))
+    values = tuple(flat[0] if over and not k else torch.empty_like(flat[0]) for k in range(results))
     if flat[0].shape[1] <= _BLOCK:  # of whole images: memory is read in one go
         for some in few_images(flat[0]):
             f(*(rows(t, some) for t in (*values, *flat)))

@@ -116,7 +116,7 @@ def reveal_cancel(op: Op) -> Step | None:
         d, size = u - op.run.reference(u), layer.weight.abs()
         half = layer(d.abs(), size / 2)  # (P - N) / 2
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m, results=2)
+        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m, results=2, over=True)
         even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
         return (even.addcmul_(d.sign_(), odd),)
 
