@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from salrun.errors import SalrunError
-from salrun.methods.chunking import gather_chunked
+from salrun.methods.chunking import chunks, gather_chunked
 from salrun.methods.composed import COMPOSED
+from salrun.methods.dense import dense
 from salrun.models.classifier import check_targets, not_a_number, pick
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Step(NamedTuple):
     back: Callable[[Tensor], tuple[Tensor, ...]]
 
 
-Rule = Callable[["Op"], Step]
+Rule = Callable[["Op"], Step | None]  # None: this call of a composed operator is taken apart
 
 
 @dataclass
@@ -132,13 +133,13 @@ class Affine:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The layer with other parameters."""
         if self.conv is None:
-            return F.linear(x, weight, bias)
+            return dense(x, weight, bias)
         return torch.convolution(x, weight, bias, *self.conv)
 
     def transpose(self, signal: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """W^T signal, in the shape of the layer's input `x`."""
         if self.conv is None:
-            return signal @ weight
+            return dense(signal, weight.mT)
         if self.few(x):
             return _gathered(signal, weight, x, *self.conv[:3])
         mask = [True, False, False]
@@ -149,6 +150,10 @@ class Affine:
         if self.conv is None or self.kernel.dim() != 4 or x.dim() != 4 or x.device.type != "cpu":
             return False
         return self.kernel.shape[1] <= _FEW and self.conv[3:] == (False, [0, 0], 1)
+
+    def quicker(self, x: Tensor) -> bool:
+        """Whether `transpose` may take less time than torch's own gradient."""
+        return self.few(x) if self.conv else x.device.type == "cpu"
 
     def pull(self, signal: Tensor, x: Tensor) -> Tensor:
         """W^T signal without W: the scale goes to the signal, which is overwritten."""
@@ -240,7 +245,9 @@ def unchanged(op: Op) -> Step:
 def transposed(op: Op) -> Step:
     """The gradient of a layer by `Affine.transpose`."""
     layer, x = op.affine  # type: ignore[misc]
-    return Step(op(), [x], lambda signal: (layer.transpose(signal, layer.kernel, x),))
+    if layer.conv is not None:
+        return Step(op(), [x], lambda signal: (layer.transpose(signal, layer.kernel, x),))
+    return Step(layer(x, layer.kernel, layer.bias), [x], lambda signal: (dense(signal, layer.kernel.mT),))  # without x
 
 
 class _Attach(torch.autograd.Function):
@@ -409,18 +416,18 @@ class Tape(TorchFunctionMode):
         if op.kind not in (None, "shape") and not all(t.is_floating_point() for t in op.operands):
             raise self.refuse(op, "it computes with a mask or an index that depends on the image")
         rule: Rule | None = ordinary if op.kind == "shape" else self.rules.rules.get(op.kind or "")
-        if rule is None and op.name in COMPOSED:
-            with self:
-                return COMPOSED[op.name](*op.args, **op.kwargs)
-        if rule is None:
+        if rule is None and op.name not in COMPOSED:
             return self._look(op)
-        if rule is ordinary and op.kind == "affine" and op.affine is not None and op.affine[0].few(op.affine[1]):
+        if rule is ordinary and op.kind == "affine" and op.affine is not None and op.affine[0].quicker(op.affine[1]):
             rule = transposed
         if rule is ordinary:
             value = op()
         else:
             with torch.no_grad():
-                step = rule(op)
+                step = None if rule is None else rule(op)
+            if step is None:
+                with self:
+                    return COMPOSED[op.name](*op.args, **op.kwargs)
             value = _Attach.apply(step.back, step.value, *step.inputs)
         with torch.no_grad():
             if op.reference is None and self.known(op.x).reference is not None:
@@ -590,22 +597,27 @@ def pullbacks(f: Callable[..., Tensor], *points: Tensor) -> tuple[Tensor, Callab
     return y.detach(), lambda s: torch.autograd.grad(y, leaves, s, retain_graph=True)
 
 
-def by_blocks(f: Callable[..., object], x: Tensor, *others: Tensor, results: int = 1) -> tuple[Tensor, ...]:
+def by_blocks(
+    f: Callable[..., object], x: Tensor, *others: Tensor, results: int = 1, over: bool = False
+) -> tuple[Tensor, ...]:
     """What f(*results, x, *others) writes into its results, for an f that goes element by element.
 
     All have the form of x, but the others may have one row for all. On a processor a piece at a time, so small that
-    what f makes on its way stays in the cache.
+    what f makes on its way stays in the cache. `over`: the first result overwrites x.
     """
     if x.device.type != "cpu" or x.dim() < 2 or any(t.shape[1:] != x.shape[1:] for t in others):
-        whole = tuple(torch.empty_like(x) for _ in range(results))
+        whole = tuple(x if over and not k else torch.empty_like(x) for k in range(results))
         f(*whole, x, *others)
         return whole
     last = _is_laid_out(x)
-    rows = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
-    values = tuple(torch.empty_like(rows[0]) for _ in range(results))
-    width = max(1, _BLOCK // max(1, len(x)))
-    for start in range(0, rows[0].shape[1], width):
-        f(*(t[:, start : start + width] for t in (*values, *rows)))
+    flat = [(t.movedim(1, -1) if last else t).flatten(1) for t in (x, *others)]
+    values = tuple(flat[0] if over and not k else torch.empty_like(flat[0]) for k in range(results))
+    if flat[0].shape[1] <= _BLOCK:  # of whole images: memory is read in one go
+        for some in few_images(flat[0]):
+            f(*(rows(t, some) for t in (*values, *flat)))
+    else:
+        for some in chunks(flat[0].shape[1], max(1, _BLOCK // max(1, len(x)))):
+            f(*(t[:, some] for t in (*values, *flat)))
     if last:
         return tuple(value.view(x.movedim(1, -1).shape).movedim(-1, 1) for value in values)
     return tuple(value.view(x.shape) for value in values)
@@ -617,10 +629,19 @@ def by_images(f: Callable[..., object], x: Tensor, *others: Tensor) -> Tensor:
     The others may have one row for all. On a processor a few images at a time, as `by_blocks`.
     """
     value = torch.empty_like(x)
-    size = max(1, _BLOCK // max(1, x[:1].numel())) if x.device.type == "cpu" else len(x)
-    for i in range(0, len(x), max(1, size)):
-        f(*(t if len(t) == 1 else t[i : i + size] for t in (value, x, *others)))
+    for some in few_images(x):
+        f(*(rows(t, some) for t in (value, x, *others)))
     return value
+
+
+def few_images(x: Tensor) -> Iterator[slice]:
+    """All images of `x`, on a processor a few at a time."""
+    return chunks(len(x), max(1, _BLOCK // max(1, x[:1].numel())) if x.device.type == "cpu" else None)
+
+
+def rows(t: Tensor, some: slice) -> Tensor:
+    """Those of some images; t may have one row for all."""
+    return t if len(t) == 1 else t[some]
 
 
 def _gathered(

@@ -32,7 +32,7 @@ from salrun.methods.backward import (
     trace,
 )
 from salrun.methods.chunking import FREE_CHUNK, chunks, gather_chunked, places, references_of
-from salrun.methods.relevance import part
+from salrun.methods.deeplift_attention import attention, softmax
 from salrun.models.classifier import Baseline, Classifier, Space, check_classes, check_targets
 from salrun.ranges import AtLeast
 from salrun.rng import Draws
@@ -45,8 +45,8 @@ _LINEAR = ("affine", "linear_map", "average", "batch_norm", "add", "scale")
 
 def _rules(name: str, relu: Rule, elementwise: Rule, folds: bool = False) -> Rules:
     rules = {**dict.fromkeys(_LINEAR, ordinary), **dict.fromkeys(("activation", "gate", "function"), elementwise)}
-    several = {"max_pool": cross_max, "bilinear": product, "softmax": softmax, "layer_norm": layer_norm}
-    return Rules(name, {**rules, **several, "relu": relu}, folds)
+    several: dict[str, Rule] = {"max_pool": cross_max, "bilinear": product, "softmax": softmax, "attention": attention}
+    return Rules(name, {**rules, **several, "layer_norm": layer_norm, "relu": relu}, folds)
 
 
 def rescale(near: float, slope_at: Literal["input", "reference"]) -> Rule:
@@ -97,7 +97,7 @@ def chosen(p: Tensor, q: Tensor, close: Tensor, otherwise: Tensor) -> Tensor:
     return p.lerp_(otherwise, close).div_(q.lerp_(torch.ones_like(q[:1]), close))
 
 
-def reveal_cancel(op: Op) -> Step:
+def reveal_cancel(op: Op) -> Step | None:
     """A ReLU h together with the layer z = W u + b before it; r is the reference of z.
 
     P and N are the sums of the positive and of the negative contributions to dz = P + N. Their effects are averages
@@ -116,7 +116,7 @@ def reveal_cancel(op: Op) -> Step:
         d, size = u - op.run.reference(u), layer.weight.abs()
         half = layer(d.abs(), size / 2)  # (P - N) / 2
         # m / 2 times: w+ plus + w- minus where d > 0, w- plus + w+ minus where d < 0, the mean of both where d = 0.
-        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m, results=2)
+        both, apart = by_blocks(multipliers, half, z, op.run.reference(z), m, results=2, over=True)
         even, odd = layer.transpose(both, layer.weight / 4, u), layer.transpose(apart, size / 4, u)
         return (even.addcmul_(d.sign_(), odd),)
 
@@ -129,7 +129,9 @@ def reveal_cancel(op: Op) -> Step:
             above = effects(r - op.cap, z - op.cap, p, n)
             plus, minus = plus - above[0], minus - above[1]
         close = 8 * torch.finfo(half.dtype).eps, 5e-8  # of both sums, and at least: less is rounding, or 0
-        if z.device.type == "cpu" and bool(torch.minimum(p, n).amin() > (close[0] * half.amax()).clamp(min=close[1])):
+        if z.device.type == "cpu" and min(float(p.amin()), float(n.amin())) > max(
+            close[0] * float(half.amax()), close[1]
+        ):
             plus.div_(p)  # mostly so: it pays to look first
             minus.div_(n)
         else:
@@ -138,8 +140,8 @@ def reveal_cancel(op: Op) -> Step:
             slopes = at_z + at_r
             plus = chosen(plus, p, torch.lt(p, least, out=torch.empty_like(p)), slopes)
             minus = chosen(minus, n, torch.lt(n, least, out=least), slopes)
-        torch.sub(plus, minus, out=apart).mul_(m)
-        torch.add(plus, minus, out=both).mul_(m)
+        torch.sub(plus.mul_(m), minus.mul_(m), out=apart)
+        torch.add(plus, minus, out=both)
 
     return Step(y, [u], back)
 
@@ -150,8 +152,9 @@ def effects(r: Tensor, z: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]
     (v + p)+ - v+ is v + p within [0, p], and v+ - (v - n)+ is v within [0, n]: nothing cancels.
     """
     zero, up = z.new_zeros(()), r + p
-    plus = torch.clamp(up, zero, p).add_(torch.clamp(z, zero, p))
-    return plus, torch.clamp(up, zero, n, out=up).add_(torch.clamp(r, zero, n))
+    plus, other = torch.clamp(up, zero, p), torch.clamp(z, zero, p)
+    plus.add_(other)
+    return plus, torch.clamp(up, zero, n, out=up).add_(torch.clamp(r, zero, n, out=other))
 
 
 def cross_max(op: Op) -> Step:
@@ -167,18 +170,15 @@ def cross_max(op: Op) -> Step:
     op.reference, winner0 = pool(x0, *op.args[1:], **settings)
 
     def back(m: Tensor) -> tuple[Tensor]:
-        y0, other = op.run.paired(op.reference), op.run.paired(winner0).expand(y.shape)
-        dy, dx = y - y0, y - values(op.run.paired(x0), winner)
-        given = at_pixels(ratio(m * part(dy, 1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), winner)
-        dx = values(x, other) - y0
-        given += at_pixels(ratio(m * part(dy, -1), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), other)
-        return (given,)
+        dy = y - op.run.paired(op.reference)
+        chosen = torch.where(dy > 0, winner, op.run.paired(winner0))
+        dx = values(x - op.run.paired(x0), chosen)
+        return (at_pixels(ratio(dy.mul_(m), dx, 1e-7, lambda: torch.zeros_like(dx[:1])), chosen),)
 
     def values(pixels: Tensor, index: Tensor) -> Tensor:
         """The value of each window's pixel of the given index."""
         last = index.movedim(1, -1)
-        rows = pixels.movedim(1, -1).flatten(1, -2).expand(len(index), -1, -1)
-        return rows.gather(1, last.flatten(1, -2)).view(last.shape).movedim(-1, 1)
+        return pixels.movedim(1, -1).flatten(1, -2).gather(1, last.flatten(1, -2)).view(last.shape).movedim(-1, 1)
 
     def at_pixels(signal: Tensor, index: Tensor) -> Tensor:
         """The signal of each window, added at its pixel of the given index."""
@@ -205,54 +205,6 @@ def product(op: Op) -> Step:
         )  # no pass over the weights of attention, the larger ones
 
     return Step(op(), [a, b], back)
-
-
-def softmax(op: Op) -> Step:
-    """p = exp(l), l_k = x_k - log S, S = sum_j exp(x_j): exp and log by rescaling, so m_x = m_l - sum(m_l) d(log S)/dx.
-
-    exp(x) is p S. With log S and log S0 it is taken relative to the larger of both: no term is large however far input
-    and reference are apart.
-    """
-    x, p, dim = op.x, op(), op.argument(1, "dim")
-
-    def log_sum(x: Tensor, p: Tensor) -> Tensor:
-        """log S, off the largest: its p is exp(x - log S), and no less than one over their number."""
-        return x.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).log_()
-
-    def back(m: Tensor) -> tuple[Tensor]:
-        x0, p0 = op.run.paired(op.run.reference(x)), op.run.paired(op.reference)
-        parts = x, p, log_sum(x, p), x0, p0, log_sum(x0, p0), m
-        if dim % x.dim() > 0:
-            return (by_images(multiply, *parts),)
-        multiply(value := torch.empty_like(x), *parts)
-        return (value,)
-
-    def multiply(
-        value: Tensor, x: Tensor, p: Tensor, log_s: Tensor, x0: Tensor, p0: Tensor, log_s0: Tensor, m: Tensor
-    ) -> None:
-        d = (x - x0).nan_to_num_(nan=0.0)  # minus infinity less itself, of a mask; of an image that is NaN p is, too
-        d_log_s, most = log_s - log_s0, torch.maximum(log_s, log_s0)
-        m_log = slope_of_exp(d - d_log_s, p, p0, out=value).mul_(m)
-        s, s0 = (log_s - most).exp_(), (log_s0 - most).exp_()
-        shared = m_log.sum(dim, keepdim=True) / slope_of_exp(d_log_s, s, s0)
-        m_log.addcmul_(slope_of_exp(d, p * s, p0 * s0), shared, value=-1)
-
-    return Step(p, [x], back)
-
-
-def slope_of_exp(d: Tensor, e: Tensor, e0: Tensor, out: Tensor | None = None) -> Tensor:
-    """(e - e0) / d of e = exp(u), e0 = exp(u0) and d = u - u0; exp(u) where d = 0. Overwrites d.
-
-    With q = min / max of e and e0 it is max (1 - q) / |d|. Where they are near |d| is read off as -log q: the rounding
-    of q is in both, so that nothing is lost however near they are (Kahan), in half of the time of expm1.
-    """
-    accuracy = torch.finfo(e.dtype)
-    most = torch.maximum(e, e0, out=out)
-    q = torch.minimum(e, e0).div_(most.clamp(min=accuracy.tiny)).clamp_(1e-30, 1 - accuracy.eps / 2)
-    rest = 1 - q
-    most.mul_(rest)
-    far = torch.gt(d.abs_(), 1, out=rest)
-    return most.div_(q.log_().neg_().lerp_(d, far))
 
 
 def layer_norm(op: Op) -> Step:

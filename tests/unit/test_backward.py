@@ -828,6 +828,8 @@ def test_element_by_element_in_blocks_is_the_same(
     for value, wanted in zip(found, expected, strict=True):
         assert torch.equal(value, wanted) and value.shape == x.shape
     assert torch.equal(backward.by_blocks(total, x, torch.ones(3, 1, 1, 1))[0], x + 1)  # another form
+    (over,) = backward.by_blocks(total, place := x.clone(), one, over=True)
+    assert torch.equal(over, x + one) and over.data_ptr() == place.data_ptr()
     assert torch.equal(backward.by_images(total, x, one), x + one)
     assert torch.equal(backward.by_images(total, x, one.expand(x.shape)), x + one)
 
