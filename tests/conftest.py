@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from salrun.pipeline.heap import keep_freed_memory
 from tests import verified
 from tests.warm import warm_salrun
 
@@ -27,6 +29,15 @@ COMMAND = Path(sys.executable).with_name("salrun")
 def _one_thread() -> None:
     """Workers share the machine's cores; small tensors gain nothing from more threads."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _heap() -> Iterator[None]:
+    """Freed memory serves the next test, and no collection of garbage looks at what all of them share."""
+    keep_freed_memory()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

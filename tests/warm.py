@@ -1,6 +1,7 @@
 """`salrun` and `python -m` without imports: each command is forked from one process that has them, and is its own.
 
 For tests of what a command does; how it starts, and what a signal does to it, is tried on the console script itself.
+A job of a sweep, which is a process of its own, is forked from the sweep that waits for it.
 The scripts written here hand their words, folder, environment and open files to the process with the imports, whose
 child then lives as the console script (or `python -m`) would, and end with the child's exit code.
 """
@@ -12,6 +13,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import pkgutil
 import runpy
@@ -21,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -29,7 +32,10 @@ import torch
 import salrun
 from salrun.cli import main as cli
 from salrun.config.compose import compose_config
+from salrun.console import EXIT
+from salrun.pipeline.heap import keep_freed_memory
 from salrun.store import sources
+from salrun.sweep import launch
 from tests import verified
 
 MODULE = "warm-python-m"  # the script's name
@@ -64,6 +70,7 @@ def warm_salrun() -> Iterator[Path]:
 def import_all() -> None:
     """Import and parse everything that commands may need; nothing is computed, so no thread runs when one is forked."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     for module in pkgutil.walk_packages(salrun.__path__, "salrun."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -76,6 +83,7 @@ def import_all() -> None:
 def serve(place: str) -> None:
     """Fork a child for each command, until the standard input is closed."""
     import_all()
+    launch.subprocess = types.SimpleNamespace(Popen=ForkedJob, PIPE=subprocess.PIPE)  # type: ignore[assignment]
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
         server.listen()
@@ -88,6 +96,47 @@ def serve(place: str) -> None:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+
+
+class ForkedJob:
+    """The `subprocess.Popen` of a sweep's job: a child of the sweep, with its imports, that ends as the job would."""
+
+    def __init__(self, words: Sequence[str], stdin: int, cwd: str) -> None:
+        assert words[-1] == launch.__name__ and stdin == subprocess.PIPE
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(writing)
+            os.dup2(reading, 0)
+            os.chdir(cwd)
+            self._live()
+        os.close(reading)
+        self.stdin = open(writing, "wb")  # noqa: SIM115
+
+    def _live(self) -> None:
+        code = 1
+        try:
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115
+            logging.getLogger().handlers.clear()  # the sweep's
+            launch.main()
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            EXIT(code)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def __enter__(self) -> ForkedJob:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.stdin.close()
 
 
 def live(client: socket.socket) -> None:
@@ -120,9 +169,9 @@ def live(client: socket.socket) -> None:
         traceback.print_exc()
     finally:
         client.sendall(bytes([code]))
-        os._exit(code)
+        EXIT(code)
 
 
 if __name__ == "__main__":
     serve(sys.argv[1])
-    os._exit(0)  # it has nothing to put away
+    EXIT(0)  # it has nothing to put away

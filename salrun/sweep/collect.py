@@ -8,6 +8,7 @@ from pathlib import Path
 from salrun import papers
 from salrun.config.settings import own_settings
 from salrun.errors import SalrunError
+from salrun.pipeline.heap import keep_freed_memory
 from salrun.report import write_report
 from salrun.report.console import amber, answer, joined, width, wrapped
 from salrun.results.claims import headline
@@ -21,6 +22,7 @@ from salrun.sweep.jobs import ENDED, jobs_of, sweeps_below
 
 def collect_runs(paths: list[Path], out: Path | None, stamp: str = "", drawn: bool = True) -> int:
     """Collect finished runs; unfinished ones are named, incompatible ones refused. `drawn`: with figures and report."""
+    keep_freed_memory()
     runs = [Run(path) for path in runs_below(paths)]
     if out is not None:
         _check_out(out, runs)

@@ -29,15 +29,16 @@ SKIPPED = {
     "salrun -m +experiment=smerf_simple_fr,smerf_simple_nr seed=0,1,2": "six jobs, four of which train a model",
 }
 FAKE = "dataset.verify=false dataset.validation=20 dataset.n_explained=2 model.training=none"  # of tests/fake_data.py
-NO_WEIGHTS = "model.weights=null dataset.reserved=4 dataset.n_explained=1"
+NO_WEIGHTS = "model.weights=null dataset.reserved=4 dataset.n_explained=1 dataset.size=64 dataset.short_side=64"
 PAIRS = "dataset.group1=[acorn,banana] dataset.group2=[wok,baboon] dataset.n_explained=2 dataset.test_pairs=4"
 RESNET18 = "model.arch.name=resnet18 model.arch.variant=null model.arch.weights=null model.arch.classes=2"
+REDUCED = "dataset.n_per_bucket=1 metrics.insertion.step=1024 metrics.deletion.step=1024"
 DEAR = ("smoothgrad", "integrated_gradients", "deep_shap", "deeplift_reveal_cancel", "lrp_a_flat", "lrp_b_flat", "edge")
-DECIDED = """'dataset.groups=["5","6","11","12"]'"""  # buckets of both models that a metric is tried on
+DECIDED = """'dataset.groups=["5","6","11","12"]' curve_step=1024"""  # buckets of both models that a metric is tried on
 SMALLER = {  # instead of a minute of training, and without real data and weights
     "reasoning=box2_or_b": "model.training=none dataset.n_per_bucket=1",
     "=tomsett_cifar10": FAKE,
-    "name=smerf_reliability": "dataset.n_per_bucket=1 " + " ".join(f"'~methods.{m}'" for m in DEAR),
+    "name=smerf_reliability": " ".join([REDUCED, *(f"'~methods.{m}'" for m in DEAR)]),
     "salrun court top_share.py": DECIDED,
     "=yona_mnist": f"{FAKE} others.digits.dataset.verify=false others.digits.recipe.training=none",
     "=yona_mnist_halves": "others.digits.dataset.validation=20",
