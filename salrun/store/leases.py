@@ -191,11 +191,14 @@ class Lease:
 
     def _evict(self, owner: dict[str, Any]) -> None:
         """Remove the lease of `owner`; if another waiter was quicker and holds it by now, leave him alone."""
+        if self.owner() != owner:  # looked at once more: the lease is away for a moment below
+            return
         aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}")
         with contextlib.suppress(OSError):
             os.rename(self.path, aside)  # only one waiter succeeds
             if _read(aside) != owner:
-                os.link(aside, self.path)
+                with contextlib.suppress(FileExistsError):  # a third one has taken it meanwhile
+                    os.link(aside, self.path)
             aside.unlink()
 
 
