@@ -21,7 +21,9 @@ def printed_numbers(claims: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
 
     The numbers of a claim about ranks are the scores that it ranks.
     """
-    rows = parts[parts["kind"] == "number"].merge(claims[["id", "unit"]], on="id").replace({"unit": {"ranks": "scores"}})
+    rows = (
+        parts[parts["kind"] == "number"].merge(claims[["id", "unit"]], on="id").replace({"unit": {"ranks": "scores"}})
+    )
     rows = rows.drop_duplicates(["unit", "part", "published", "measured"])
     numbers = rows[["published", "measured", "ci_low", "ci_high"]].apply(pd.to_numeric, errors="coerce")
     return rows[["unit", "part", "agrees"]].join(numbers).dropna(subset=["published", "measured"])

@@ -43,26 +43,27 @@ def answers(statements: Sequence[Statement], models: Mapping[str, Sequence[Table
 
 
 def answer(statement: Statement, models: Sequence[Tables]) -> dict[str, object]:
-    """What the models say together, and which part decides it."""
+    """What the models that were asked say together, and which part decides it."""
     found = [{name: (d, e) for name, d, e in statement.parts(tables) if not np.isnan(d)} for tables in models]
+    found = [model for model in found if model] or [{}]
     names = [name for name in found[0] if all(name in model for model in found)]
     if not names:
         return {"answer": "not tested", "parts": "", "k": len(models), "deciding": ""}
     d, e = (np.array([[model[name][j] for name in names] for model in found]) for j in (0, 1))
-    if len(models) >= ENOUGH:
+    if len(found) >= ENOUGH:
         parts = over_replicates(d, np.nan_to_num(e).mean(axis=0))
     else:
-        mean, error = d.mean(axis=0), np.sqrt((np.nan_to_num(e) ** 2).sum(axis=0)) / len(models) + 1e-12
+        mean, error = d.mean(axis=0), np.sqrt((np.nan_to_num(e) ** 2).sum(axis=0)) / len(found) + 1e-12
         reach = stats.norm.isf(0.025) * error
         parts = Parts(mean, mean - reach, mean + reach, stats.norm.sf(mean / error), stats.norm.cdf(mean / error))
     m = needed(statement.quantifier, len(names))
     order = np.argsort(-parts.mean)
     at = int(order[m - 1])
     holding = int((parts.mean > 0).sum())
-    few = "" if len(models) >= ENOUGH else " (one model)" if len(models) == 1 else " (two models)"
+    few = "" if len(found) >= ENOUGH else " (one model)" if len(found) == 1 else " (two models)"
     return {
         "answer": decide(parts, m) + few,
         "parts": f"{holding} of {len(names)} > 0, {m} asked for",
-        "k": len(models),
+        "k": len(found),
         "deciding": f"{names[at]} {parts.mean[at]:+.2f} [{parts.low[at]:+.2f}, {parts.high[at]:+.2f}]",
     }
